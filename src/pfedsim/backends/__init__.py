@@ -1,0 +1,1 @@
+"""Where gradients come from: `torch` takes any network and device."""

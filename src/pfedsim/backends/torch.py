@@ -1,0 +1,137 @@
+"""Any network on any device by PyTorch: the module's tensors are views of one flat vector, so that loading a model is one copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pfedsim.layout import Layout, norm_layers
+
+CHUNK = 256  # images in one eval-mode pass
+
+
+class TorchNet:
+    """A network as functions of its flat vector."""
+
+    def __init__(self, module: nn.Module, layout: Layout, head: str, mean: Tensor, std: Tensor, device: torch.device):
+        self.device = device
+        self._module, self._layout = module.to(device), layout
+        self._mean, self._std = mean.to(device), std.to(device)
+        self._head = module.get_submodule(head)
+        self._features: Tensor | None = None
+        self._flat = torch.zeros(layout.size, device=device)
+        self._grad = torch.zeros(layout.size, device=device)
+        parameters = dict(module.named_parameters())
+        tensors = parameters | dict(module.named_buffers())
+        for name in layout.names:
+            tensors[name].data = layout.view(self._flat, name)
+            if name in parameters and parameters[name].requires_grad:
+                parameters[name].grad = layout.view(self._grad, name)
+        self._buffers = layout.buffers.to(device)
+        self._head.register_forward_pre_hook(self._keep_features)
+
+    def _keep_features(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._features = inputs[0]
+
+    def _load(self, theta: Tensor, training: bool) -> None:
+        self._flat.copy_(theta)
+        if self._module.training != training:
+            self._module.train(training)
+
+    def ready(self, x: Tensor) -> Tensor:
+        """Stored samples as the network takes them: bytes to 0..1, then the set's mean and deviation."""
+        x = x.to(self.device)
+        scaled = x.float() / 255 if x.dtype == torch.uint8 else x.float()
+        return (scaled - self._mean) / self._std
+
+    def grad(
+        self, theta: Tensor, statistics: Tensor, x: Tensor, targets: Tensor, at_features: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor, float]:
+        """Gradient and value of the mean cross-entropy in train mode with the norm statistics given, and those that follow."""
+        self._load(theta, training=True)
+        self._flat[self._buffers] = statistics
+        self._grad.zero_()
+        loss = F.cross_entropy(self._module(x), targets)
+        total = loss
+        if at_features is not None:
+            assert self._features is not None
+            total = loss + (at_features(self._features.detach()) * self._features).sum()
+        torch.autograd.backward(total)
+        return self._grad.clone(), self._flat[self._buffers], float(loss.detach())
+
+    def logits(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Class scores in eval mode, with the norm statistics inside `theta`."""
+        return self._eval(theta, x, lambda out: out)
+
+    def features(self, theta: Tensor, x: Tensor) -> Tensor:
+        """The head's input in eval mode."""
+
+        def at_head(_: Tensor) -> Tensor:
+            assert self._features is not None
+            return self._features
+
+        return self._eval(theta, x, at_head)
+
+    def _eval(self, theta: Tensor, x: Tensor, take: Callable[[Tensor], Tensor]) -> Tensor:
+        self._load(theta, training=False)
+        with torch.no_grad():
+            chunks = [take(self._module(part)) for part in torch.split(x, CHUNK)]
+        return torch.cat(chunks)
+
+    def loss(self, theta: Tensor, x: Tensor, y: Tensor) -> float:
+        """Mean cross-entropy in eval mode."""
+        return float(F.cross_entropy(self.logits(theta, x).double(), y))
+
+    def head(self, theta: Tensor, z: Tensor) -> Tensor:
+        """The classifier's scores for features `z`, in eval mode."""
+        self._load(theta, training=False)
+        with torch.no_grad():
+            scores: Tensor = self._head(z)
+            return scores
+
+    def head_grad(self, theta: Tensor, z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradient of the classifier's mean cross-entropy at features `z`: by `theta` and by `z`, in eval mode."""
+        self._load(theta, training=False)
+        self._grad.zero_()
+        z = z.detach().requires_grad_()
+        torch.autograd.backward(F.cross_entropy(self._head(z), targets))
+        assert z.grad is not None
+        return self._grad.clone(), z.grad
+
+    def moments(self, theta: Tensor, x: Tensor) -> list[tuple[int, Tensor, Tensor]]:
+        """Count, mean and population variance per channel at each norm layer's input, in eval mode."""
+        norms = norm_layers(self._module)
+        found: dict[str, tuple[int, Tensor, Tensor]] = {}
+
+        def collector(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+            def collect(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+                values = _by_channel(layer, inputs[0])
+                here = values.shape[1], values.mean(1), values.var(1, correction=0)
+                found[name] = _merged(found[name], here) if name in found else here
+
+            return collect
+
+        hooks = [layer.register_forward_pre_hook(collector(name)) for name, layer in norms.items()]
+        try:
+            self._eval(theta, x, lambda out: out)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return [(count, mean.float(), variance.float()) for count, mean, variance in (found[name] for name in norms)]
+
+
+def _by_channel(layer: nn.Module, inputs: Tensor) -> Tensor:
+    """The layer's input as (channel, values), in float64."""
+    if isinstance(layer, (nn.LayerNorm, nn.RMSNorm)):
+        return inputs.flatten(-len(layer.normalized_shape)).flatten(0, -2).T.double()
+    return inputs.transpose(0, 1).flatten(1).double()
+
+
+def _merged(a: tuple[int, Tensor, Tensor], b: tuple[int, Tensor, Tensor]) -> tuple[int, Tensor, Tensor]:
+    """Count, mean and variance of two groups of values taken together."""
+    count = a[0] + b[0]
+    share, apart = b[0] / count, b[1] - a[1]
+    return count, a[1] + share * apart, (1 - share) * a[2] + share * b[2] + share * (1 - share) * apart**2

@@ -1,0 +1,1 @@
+"""The command line: thin skins that parse, call and print."""

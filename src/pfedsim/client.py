@@ -1,0 +1,95 @@
+"""One client's work: `train` is the only local training loop; a round, a score and a fine-tuned score all run through it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pfedsim.errors import Error, HookError
+from pfedsim.job import Job, Site, Work
+from pfedsim.method import Client, Method, Phase, Reply
+from pfedsim.seeds import torch_seeded
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def run_client(site: Site, work: Work) -> tuple[Reply, Client]:
+    """One client's answer to one message, and what it remembers."""
+    with _on(site, work) as job:
+        with hook(site.method, "phases", job):
+            phases = site.method.phases(job)
+        ends = train(site.method, job, phases)
+        with hook(site.method, "finish", job):
+            reply, client = site.method.finish(job, ends)
+    model = None if reply.model is None else sealed(site.kept, {"model": reply.model})["model"]
+    return replace(reply, model=model, extra=sealed(site.kept, reply.extra)), client
+
+
+def run_to_score(site: Site, work: Work, finetune: int = 0) -> Tensor:
+    """The model that this client would use now; with `finetune`, after so many plain local epochs. Nothing is kept."""
+    with _on(site, work) as job:
+        if finetune:
+            plain = Method()
+            return train(plain, job, [Phase(site.fed.layout.trainable, finetune, site.fed.settings.lr)])[-1]
+        with hook(site.method, "phases", job):
+            phases = site.method.phases(job)
+        return train(site.method, job, phases)[-1]
+
+
+def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:
+    """The only local training loop: the model after each phase, or the start where there is none."""
+    import torch
+
+    settings, layout = job.fed.settings, job.fed.layout
+    theta, ends = job.start.theta, []
+    for job.phase in phases:
+        theta = (theta if job.phase.start is None else job.phase.start).clone()
+        job._statistics = theta[layout.buffers]
+        moves = job.phase.train & layout.trainable
+        lr = job.phase.lr * settings.lr_decay**job.round
+        velocity = torch.zeros_like(theta)
+        for batches in job.passes(job.phase):
+            with hook(method, "gradient", job):
+                step = method.gradient(job, theta, batches)
+            if settings.decay:
+                step = step + settings.decay * theta
+            if settings.momentum:
+                step = velocity = settings.momentum * velocity + step
+            theta = torch.where(moves, theta - lr * step, theta)
+            theta[layout.buffers] = job._statistics
+            job.steps += 1
+        ends.append(theta)
+    return ends or [theta]
+
+
+def sealed(kept: Tensor, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors as sent: in models, what is kept at home is NaN, so that a leak or a forgotten `mine` shows at once."""
+
+    def seal(t: Tensor) -> Tensor:
+        return t.masked_fill(kept.to(t.device), float("nan")) if t.ndim and t.shape[-1] == len(kept) else t
+
+    return {name: seal(t).cpu() for name, t in tensors.items()}
+
+
+@contextmanager
+def _on(site: Site, work: Work) -> Iterator[Job]:
+    job = Job(site, work)
+    with torch_seeded(site.fed.settings.seed, f"{work.purpose}/torch", work.round, work.client):
+        with hook(site.method, "begin", job):
+            job.start = site.method.begin(job)
+        yield job
+
+
+@contextmanager
+def hook(method: Method, name: str, job: Job | None = None) -> Iterator[None]:
+    """Names method, hook, client and round when a hook fails."""
+    try:
+        yield
+    except Error:
+        raise
+    except Exception as error:
+        where = f" for client {job.client} in round {job.round}" if job else ""
+        raise HookError(f"{type(method).__name__}.{name} failed{where}: {type(error).__name__}: {error}") from error

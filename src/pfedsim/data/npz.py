@@ -1,0 +1,89 @@
+"""Any `.npz` with x (of any shape: images, signals, tables), y, and perhaps client, domain, classes, mean and std."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from pfedsim.data.dataset import DataSet, Defaults
+from pfedsim.errors import Error
+
+
+def read(path: Path) -> DataSet:
+    """The set in this file. uint8 counts as pixels; other numbers become float32. Without mean and std of its own, each channel's
+    (each column's, for a table) over the whole set."""
+    arrays = _arrays(path)
+    missing = [name for name in ("x", "y") if name not in arrays]
+    if missing:
+        raise Error(f"{path} has no array {missing[0]!r}; it has {', '.join(sorted(arrays)) or 'none'}")
+    x = _samples(path, arrays["x"])
+    y, classes = _labels(path, arrays["y"], arrays.get("classes"))
+    mean, std = _normal(path, x, arrays)
+    client = _column(path, arrays, "client", len(x))
+    given = Defaults(clients=None, partition="given", minimum=2, join=None)
+    # too few samples for a hundred clients: as many as leave each about sixty
+    drawn = Defaults(clients=max(2, min(100, len(y) // 60)), minimum=10, join=None)
+    defaults = drawn if client is None else given
+    return DataSet(path.stem, x, y, classes, mean, std, client, _column(path, arrays, "domain", len(x)), defaults)
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        raise Error(f"there is no file {path}")
+    try:
+        with np.load(path) as file:
+            return {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, OSError, EOFError, ValueError, AttributeError) as error:
+        raise Error(f"{path} is not a whole .npz file: {error}") from error
+
+
+def _samples(path: Path, x: np.ndarray) -> np.ndarray:
+    if x.ndim < 2 or x.dtype.kind not in "uifb":
+        raise Error(f"{path}: x is {x.dtype} of shape {x.shape}; it must hold numbers, one sample per row")
+    if x.dtype == np.uint8:
+        if x.ndim == 3:  # grey images without a channel
+            x = x[:, None]
+        elif x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3):  # channels last
+            x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+        return x
+    x = x.astype(np.float32)
+    if not np.isfinite(x).all():
+        bad = int((~np.isfinite(x)).sum())
+        raise Error(f"{path}: x has {bad} missing or infinite values; fill them in before")
+    return x
+
+
+def _labels(path: Path, y: np.ndarray, names: np.ndarray | None) -> tuple[np.ndarray, tuple[str, ...]]:
+    if y.ndim != 1:
+        raise Error(f"{path}: y has shape {y.shape}; it must be one label per sample")
+    if y.dtype.kind in "US":
+        words, y = np.unique(y.astype(str), return_inverse=True)
+        return y.astype(np.int64), tuple(words.tolist())
+    if y.dtype.kind not in "iub":
+        raise Error(f"{path}: y is {y.dtype}; labels are whole numbers from 0 or words")
+    classes = tuple(map(str, names)) if names is not None else tuple(str(c) for c in range(int(y.max()) + 1 if len(y) else 0))
+    return y.astype(np.int64), classes
+
+
+def _normal(path: Path, x: np.ndarray, arrays: dict[str, np.ndarray]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    channels = x.shape[1]
+    if "mean" in arrays and "std" in arrays:
+        mean, std = arrays["mean"].astype(float).reshape(-1), arrays["std"].astype(float).reshape(-1)
+        if len(mean) != channels or len(std) != channels or not (std > 0).all():
+            raise Error(f"{path}: mean and std must hold one number for each of the {channels} channels, std above 0")
+    else:
+        others = (0, *range(2, x.ndim))
+        scale = 255.0 if x.dtype == np.uint8 else 1.0
+        mean, std = x.mean(axis=others, dtype=np.float64) / scale, x.std(axis=others, dtype=np.float64) / scale
+        std = np.where(std > 0, std, 1.0)  # a constant channel stays as it is
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def _column(path: Path, arrays: dict[str, np.ndarray], name: str, length: int) -> np.ndarray | None:
+    if name not in arrays or arrays[name].ndim == 0:
+        return None
+    if len(arrays[name]) != length:
+        raise Error(f"{path}: {name} has {len(arrays[name])} entries for {length} samples")
+    return arrays[name]

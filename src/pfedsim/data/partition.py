@@ -1,0 +1,216 @@
+"""Who holds which sample: partitions by label, and their plain JSON form that two people can share.
+
+The label Dirichlet with a size cap reproduces the paper's data table to the digit: one legacy numpy stream, each class shuffled and
+then dealt, pools kept permuted over retries, clients at or above the mean size dealt no more, the minimum tested at the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pfedsim.errors import Error
+
+KINDS = ("dirichlet", "dirichlet-plain", "classes", "iid", "given")
+FORMAT = "pfedsim partition 1"
+MOST_PASSES = 1000
+
+
+@dataclass(frozen=True)
+class Split:
+    """One client's samples, as positions in the data set, in stored order."""
+
+    train: np.ndarray
+    test: np.ndarray
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Every client's train and test samples, and how they were dealt."""
+
+    clients: tuple[Split, ...]
+    recipe: dict[str, Any]
+    data: str
+    """digest of the data set that the positions refer to"""
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 over all positions and the data they refer to."""
+        h = hashlib.sha256(f"{FORMAT} {self.data} {len(self.clients)}".encode())
+        for split in self.clients:
+            for part in (split.train, split.test):
+                h.update(len(part).to_bytes(8, "little"))
+                h.update(np.ascontiguousarray(part, dtype="<i8").data)
+        return h.hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Plain JSON, one client per line."""
+        lines = [json.dumps({"train": s.train.tolist(), "test": s.test.tolist()}, separators=(",", ":")) for s in self.clients]
+        head = {"format": FORMAT, "digest": self.digest, "data": self.data, "recipe": self.recipe}
+        path.write_text(json.dumps(head)[:-1] + ', "clients": [\n' + ",\n".join(lines) + "\n]}\n")
+
+
+def load(path: Path, data: str, samples: int) -> Partition:
+    """The partition in this file, refused where it is damaged or belongs to other data."""
+    try:
+        content = json.loads(path.read_text())
+        if content.get("format") != FORMAT:
+            raise Error(f"{path} is not a partition file ({FORMAT!r} expected)")
+        clients = tuple(Split(_positions(c["train"]), _positions(c["test"])) for c in content["clients"])
+        partition = Partition(clients, dict(content["recipe"]), content["data"])
+        stated = content["digest"]
+    except OSError as error:
+        raise Error(f"partition {path} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Error(f"{path} is not a whole partition file: {error}") from error
+    if partition.digest != stated:
+        raise Error(f"{path} is damaged: its positions do not give the digest it states")
+    if partition.data != data:
+        raise Error(f"{path} was made for other data (digest {partition.data[:12]}, this data's is {data[:12]})")
+    _check(partition, path, samples)
+    return partition
+
+
+def _positions(values: list[int]) -> np.ndarray:
+    array = np.array(values, dtype=np.int64)
+    if array.ndim != 1:
+        raise ValueError("positions must be a list of numbers")
+    return array
+
+
+def _check(partition: Partition, path: Path, samples: int) -> None:
+    if not partition.clients:
+        raise Error(f"{path} holds no client")
+    for i, split in enumerate(partition.clients):
+        both = np.concatenate([split.train, split.test])
+        if len(both) and (both.min() < 0 or both.max() >= samples):
+            raise Error(f"{path}: client {i} refers to sample {both.max()}, the data has {samples}")
+        if np.intersect1d(split.train, split.test).size:
+            raise Error(f"{path}: client {i} has samples in both train and test")
+
+
+def make(
+    kind: str,
+    y: np.ndarray,
+    data: str,
+    *,
+    clients: int | None,
+    alpha: float,
+    classes_each: int,
+    minimum: int,
+    test: float,
+    seed: int,
+    owner: np.ndarray | None = None,
+) -> Partition:
+    """Deals the samples and splits each client's share, on one stream."""
+    stream = np.random.RandomState(seed)
+    recipe: dict[str, Any] = {"kind": kind, "minimum": minimum, "test": test, "seed": seed}
+    if kind == "given":
+        if owner is None:
+            raise Error("partition 'given' needs data that says whose each sample is (an array `client`)")
+        shares = [np.flatnonzero(owner == who) for who in np.unique(owner)]
+        if clients not in (None, len(shares)):
+            raise Error(f"the data names {len(shares)} clients, {clients} were asked for")
+        least = min(range(len(shares)), key=lambda i: len(shares[i]))
+        if len(shares[least]) < minimum:
+            raise Error(f"client {least} has {len(shares[least])} samples, the minimum is {minimum}: lower --minimum or leave it out")
+    else:
+        clients = clients or 100
+        if clients * minimum > len(y):
+            most = len(y) // clients
+            raise Error(
+                f"{clients} clients of at least {minimum} samples need {clients * minimum}; there are {len(y)} (--minimum {most} at most)"
+            )
+        shares = _dealt(kind, y, clients, alpha, classes_each, minimum, stream, recipe)
+    recipe["clients"] = len(shares)
+    return Partition(tuple(_split(share, test, stream) for share in shares), recipe, data)
+
+
+def _dealt(
+    kind: str,
+    y: np.ndarray,
+    clients: int,
+    alpha: float,
+    classes_each: int,
+    minimum: int,
+    stream: np.random.RandomState,
+    recipe: dict[str, Any],
+) -> list[np.ndarray]:
+    if kind == "iid":
+        return [np.sort(part) for part in np.array_split(stream.permutation(len(y)), clients)]
+    if kind == "classes":
+        recipe["classes_each"] = classes_each
+        return _until(minimum, lambda: _classes(y, clients, classes_each, stream), "raise --classes-each or take fewer clients")
+    recipe["alpha"] = alpha
+    pools = [np.flatnonzero(y == c) for c in range(int(y.max()) + 1)]
+    cap = len(y) / clients if kind == "dirichlet" else float("inf")
+    return _until(minimum, lambda: _dirichlet(pools, clients, alpha, cap, stream), "raise --alpha, lower --minimum or take fewer clients")
+
+
+def _until(minimum: int, deal: Callable[[], list[np.ndarray] | None], way_out: str) -> list[np.ndarray]:
+    """Deals again until the smallest share is large enough; says so when chance will not do it."""
+    best = 0
+    for _ in range(MOST_PASSES):
+        shares = deal()
+        if shares is None:
+            continue
+        best = max(best, smallest := min(map(len, shares)))
+        if smallest >= minimum:
+            return shares
+    raise Error(f"no deal in {MOST_PASSES} gave every client {minimum} samples (the best gave {best}): {way_out}")
+
+
+def _dirichlet(pools: list[np.ndarray], clients: int, alpha: float, cap: float, stream: np.random.RandomState) -> list[np.ndarray] | None:
+    """One pass over all classes; None where the proportions vanish in float64, as they can for a tiny alpha."""
+    slices: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    sizes = np.zeros(clients, dtype=np.int64)
+    for pool in pools:
+        stream.shuffle(pool)  # in place: pools stay permuted over passes
+        p = stream.dirichlet(np.full(clients, alpha))
+        p = np.where(sizes < cap, p, 0.0)
+        if not p.sum() > 0:
+            return None
+        p = p / p.sum()
+        cuts = (np.cumsum(p)[:-1] * len(pool)).astype(np.int64)
+        for i, part in enumerate(np.split(pool, cuts)):
+            slices[i].append(part)
+            sizes[i] += len(part)
+    return [np.concatenate(parts) for parts in slices]
+
+
+def _classes(y: np.ndarray, clients: int, each: int, stream: np.random.RandomState) -> list[np.ndarray]:
+    """Every client holds `each` classes, drawn so that classes are used evenly; a class is shared evenly by its holders."""
+    kinds = np.unique(y)
+    if each > len(kinds):
+        raise Error(f"--classes-each {each} is more than the {len(kinds)} classes of the data")
+    used = np.zeros(len(kinds), dtype=np.int64)
+    holders: list[list[int]] = [[] for _ in kinds]
+    for i in range(clients):
+        least_used_first = np.lexsort((stream.random_sample(len(kinds)), used))
+        for c in least_used_first[:each]:
+            holders[c].append(i)
+            used[c] += 1
+    shares: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    for c, who in enumerate(holders):
+        if who:
+            pool = stream.permutation(np.flatnonzero(y == kinds[c]))
+            for i, part in zip(who, np.array_split(pool, len(who)), strict=True):
+                shares[i].append(part)
+    return [np.concatenate(parts) for parts in shares]
+
+
+def _split(share: np.ndarray, test: float, stream: np.random.RandomState) -> Split:
+    """The first part of the shuffled share trains: floor of (1 - test) of it, at least one sample each where there are two."""
+    share = share.astype(np.int64)
+    stream.shuffle(share)
+    train = int(len(share) * (1 - test) + 1e-9)
+    if len(share) > 1:
+        train = min(max(train, 1), len(share) - 1)
+    return Split(share[:train], share[train:])

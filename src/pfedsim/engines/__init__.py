@@ -1,0 +1,1 @@
+"""Where clients' work is done. Engines differ in nothing else."""

@@ -1,0 +1,28 @@
+"""One client after another, here, on one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from pfedsim.job import Site, Work
+
+
+class Serial:
+    """The engine that needs nothing."""
+
+    def __init__(self, site: Site):
+        self._site = site
+
+    def map(self, function: Callable[..., Any], works: Sequence[Work], *arguments: Any) -> Iterator[Any]:
+        """`function(site, work, *arguments)` for each work, in order."""
+        for work in works:
+            threads = torch.get_num_threads()
+            torch.set_num_threads(1)  # sums split over threads have other bits
+            try:
+                result = function(self._site, work, *arguments)
+            finally:
+                torch.set_num_threads(threads)
+            yield result

@@ -1,0 +1,23 @@
+"""One base error: its message is one sentence that names the thing, the value it got and what would be right."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class Error(Exception):
+    """Something the user can put right. The command line prints it and exits with 2."""
+
+
+class HookError(Error):
+    """A method's hook failed; names the method, the hook, the client and the round. The cause is `__cause__`."""
+
+
+class Notice(UserWarning):
+    """A result the user should read with care; shown once and kept in the run's events."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """'; did you mean X?' for the closest known word, or the known words themselves."""
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"

@@ -1,0 +1,52 @@
+"""Clients with their samples: data dealt by a partition, as tensors that a client's job can take whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pfedsim.data.dataset import DataSet
+from pfedsim.data.partition import Partition
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """A data set and who holds what of it."""
+
+    data: DataSet
+    partition: Partition
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    """the settings it was made with"""
+
+    @property
+    def clients(self) -> int:
+        return len(self.partition.clients)
+
+    def label_counts(self) -> np.ndarray:
+        """(client, class) number of samples, train and test together."""
+        rows = [np.concatenate([s.train, s.test]) for s in self.partition.clients]
+        return np.stack([np.bincount(self.data.y[row], minlength=len(self.data.classes)) for row in rows])
+
+
+class Samples:
+    """The stored samples by client: what a site reads its own from."""
+
+    def __init__(self, federation: Federation):
+        import torch
+
+        self._x = torch.from_numpy(federation.data.x)
+        self._y = torch.from_numpy(federation.data.y)
+        self._clients = [(torch.from_numpy(s.train), torch.from_numpy(s.test)) for s in federation.partition.clients]
+
+    def part(self, client: int, name: str, validation: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Samples and labels of "train", "validation" (the first floor(v n) of the train part) or "test"."""
+        train, test = self._clients[client]
+        held_back = int(validation * len(train) + 1e-9)
+        positions = {"train": train[held_back:], "validation": train[:held_back], "test": test}[name]
+        return self._x[positions], self._y[positions]

@@ -1,0 +1,95 @@
+"""The methods by name. A method is written as `name`, `name:preset`, `file.py:Class` or `module:Class`, perhaps followed by
+options: `pfedsim(rho=0.3)`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from pfedsim.errors import Error, nearest
+from pfedsim.method import Method
+from pfedsim.methods.fedavg import FedAvg
+from pfedsim.methods.local import LocalOnly
+from pfedsim.methods.pfedsim import PFedSim
+from pfedsim.plugin import load_class
+
+METHODS: dict[str, type[Method]] = {"local": LocalOnly, "fedavg": FedAvg, "pfedsim": PFedSim}
+
+
+def parse(spec: str, tables: Mapping[str, Mapping[str, Any]] | None = None) -> Method:
+    """The method that `spec` describes; `tables` holds options by the method's name, the spec's own win."""
+    match = re.fullmatch(r"\s*([^()]+?)\s*(?:\((.*)\))?\s*", spec)
+    if match is None:
+        raise Error(f"{spec!r} is not a method: write name, name:preset or file.py:Class, perhaps with (option=value)")
+    kind, preset = _kind(match[1])
+    options = {**preset, **(tables or {}).get(name_of(kind), {}), **_options(spec, match[2] or "")}
+    return make(kind, options)
+
+
+def make(kind: type[Method], options: Mapping[str, Any]) -> Method:
+    """A method of this kind; an unknown option is an error with the nearest name."""
+    known = [option.name for option in fields(kind)]
+    for option in options:
+        if option not in known:
+            hint = nearest(option, known) if known else "it has no options"
+            raise Error(f"{name_of(kind)} has no option {option!r}; {hint}")
+    return kind(**options)
+
+
+def name_of(kind: type[Method]) -> str:
+    """The name by which a kind of method is asked for and its options are found."""
+    return next((name for name, known in METHODS.items() if known is kind), kind.__name__.lower())
+
+
+def label(method: Method) -> str:
+    """Name and the options that differ from the defaults: how tables tell two variants apart."""
+    given = {f.name: getattr(method, f.name) for f in fields(method) if getattr(method, f.name) != f.default}
+    kind = type(method)
+    for preset, options in kind.presets.items():
+        if given and given == {k: v for k, v in options.items() if v != _default(kind, k)}:
+            return f"{kind.title or kind.__name__}:{preset}"
+    inside = ", ".join(f"{k}={v}" for k, v in given.items())
+    return (kind.title or kind.__name__) + (f"({inside})" if inside else "")
+
+
+def _default(kind: type[Method], option: str) -> Any:
+    return next(f.default for f in fields(kind) if f.name == option)
+
+
+def _kind(name: str) -> tuple[type[Method], Mapping[str, Any]]:
+    base, _, preset = name.partition(":")
+    if base in METHODS:
+        kind = METHODS[base]
+        if preset and preset not in kind.presets:
+            hint = nearest(preset, kind.presets) if kind.presets else "it has none"
+            raise Error(f"{base} has no preset {preset!r}; {hint}")
+        return kind, kind.presets[preset] if preset else {}
+    if ":" not in name:
+        raise Error(f"there is no method {name!r}; {nearest(name, METHODS)}; your own: file.py:Class")
+    kind = load_class(name, "method")
+    if not issubclass(kind, Method):
+        raise Error(f"{name} is not a pfedsim.Method")
+    return kind, {}
+
+
+def _options(spec: str, inside: str) -> dict[str, Any]:
+    options = {}
+    for part in filter(None, (p.strip() for p in re.split(r",(?![^(]*\))", inside))):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise Error(f"{spec!r}: {part!r} should read option=value")
+        options[key.strip()] = literal(value.strip())
+    return options
+
+
+def literal(text: str) -> Any:
+    """A number, true, false, a quoted or a bare word."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -1,0 +1,17 @@
+"""FedAvg. McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS 2017."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pfedsim.method import Method, Weights
+
+
+@dataclass(frozen=True)
+class FedAvg(Method):
+    """One common model: the mean of what the round's clients trained. All of it is the interface's default."""
+
+    title = "FedAvg"
+    paper = "McMahan et al. 2017, Algorithm 1"
+
+    weights: Weights = "samples"

@@ -1,0 +1,103 @@
+"""pFedSim. Tan et al., pFedSim: Similarity-aware model aggregation towards personalized federated learning, 2023 (arXiv 2305.15706).
+
+A common model is warmed up for floor(rho T) rounds (generalization). Then (personalization) every client keeps its own classifier
+phi_i and gets a feature extractor omega_i mixed from the clients whose classifiers resemble its own.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pfedsim.errors import Notice
+from pfedsim.method import AtLeastZero, Fed, Message, Method, Reply, Server, Share
+from pfedsim.methods.two_stage import TwoStage
+from pfedsim.rows import Pairs, Rows
+from pfedsim.seeds import per_round
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Form = Literal["classwise", "mean", "constant"]
+
+
+def similarity(phi_i: Tensor, phi_j: Tensor, form: Form = "classwise") -> float:
+    """Eq. 3 for two classifiers, one row per class. `mean`: the logarithm of the mean cosine, as the author's code has it.
+    `constant`: a control that compares nothing."""
+    import torch
+
+    if form == "constant":
+        return 1.0
+    a, b = phi_i.double(), phi_j.double()
+    cosine = (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1) + 1e-8)
+    if form == "mean":
+        cosine = cosine.mean(0, keepdim=True)
+    return float(-torch.log(1 - cosine.clamp(0, 1 - 1e-6)).mean())  # equal classifiers: -ln 1e-6, not infinity
+
+
+@dataclass(frozen=True)
+class Personalization(Method):
+    """Algorithm 2 from round T_g on."""
+
+    form: Form = "classwise"
+    own: float = 1.0
+
+    def send(self, fed: Fed, server: Server, clients: Sequence[int], task: str) -> dict[int, Message]:
+        personal, phi = server.personal, server.extra.get("similarity", Pairs())
+        assert isinstance(personal, Rows)
+        assert isinstance(phi, Pairs)
+        if task == "score":  # the client's own model as it left its last training
+            return {i: Message(task, personal[i]) for i in clients}
+        mixed = {i: personal.mix({**phi.row(i), i: self.own}) for i in clients}  # Eq. 4: omega_i; who was never met weighs 0
+        return {i: Message(task, mixed[i].where(~fed.layout.head, personal[i])) for i in clients}  # phi_i stays its own
+
+    def aggregate(self, fed: Fed, server: Server, task: str, replies: Sequence[Reply], rng: torch.Generator) -> Server:
+        assert server.personal is not None
+        phi = {r.client: fed.layout.rows(r.model) for r in replies if r.model is not None}
+        values = {}
+        for i, j in combinations(phi, 2):  # only pairs that met in this round are renewed
+            values[i, j] = values[j, i] = similarity(phi[i], phi[j], self.form)
+        known = server.extra.get("similarity", Pairs())
+        assert isinstance(known, Pairs)
+        personal = server.personal.put({r.client: r.model for r in replies if r.model is not None})
+        return replace(server, personal=personal, extra={**server.extra, "similarity": known.put(values)})
+
+
+@dataclass(frozen=True)
+class PFedSim(TwoStage):
+    """Warm-up, then extractors mixed by the similarity of classifiers."""
+
+    title = "pFedSim"
+    paper = "Tan et al. 2023, Algorithm 2, Eq. 3 and 4; appendix A.5: rho = 0.5"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"similarity": "classwise", "own": 1.0},
+        "reference": {"similarity": "mean", "own": -math.log(1e-4)},
+        "uniform": {"similarity": "constant", "own": 1.0},
+    }
+
+    rho: Annotated[Share, "share of the rounds that warm up"] = 0.5
+    warmup: Annotated[str, "method of the warm-up"] = "fedavg"
+    similarity: Annotated[Form, "Eq. 3 class by class; of the mean cosine; or every client met alike"] = "classwise"
+    own: Annotated[AtLeastZero, "weight of the client's own extractor in its mix"] = 1.0
+
+    def first(self) -> Method:
+        from pfedsim.methods import parse
+
+        return parse(self.warmup)
+
+    def second(self) -> Method:
+        return Personalization(self.similarity, self.own)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.first()  # a warm-up that does not exist is refused here
+
+    def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> Server:
+        if per_round(fed.clients, fed.settings.join) < 2:
+            warnings.warn("pFedSim: fewer than two clients a round, so that no two classifiers can be compared", Notice, stacklevel=2)
+        return super().init(fed, theta, rng)

@@ -1,0 +1,89 @@
+"""A warm-up by another method, then a stage of its own: pFedSim's generalization and personalization, f-FedAP's likewise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pfedsim.errors import Error
+from pfedsim.method import Client, Fed, Message, Method, Phase, Reply, Server, Share, Start
+from pfedsim.rows import Rows
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from pfedsim.job import Batch, Job
+    from pfedsim.layout import Layout
+
+WARM = "warm"
+
+
+@dataclass(frozen=True)
+class TwoStage(Method):
+    """Every hook goes to `first()` for floor(rho T) rounds, then to `second()`: told apart by `server.personal` at the server
+    and by `message.stage` at the client, never by the round."""
+
+    rho: Share = 0.5
+
+    def first(self) -> Method:
+        """The warm-up."""
+        raise NotImplementedError
+
+    def second(self) -> Method:
+        """What follows, with one model per client in `server.personal`."""
+        raise NotImplementedError
+
+    def _at_server(self, server: Server) -> Method:
+        return self.first() if server.personal is None else self.second()
+
+    def _at_client(self, message: Message) -> Method:
+        return self.first() if message.stage == WARM else self.second()
+
+    def _turn(self, fed: Fed, server: Server, finished: int) -> Server:
+        """At the switch every client gets the common model."""
+        if server.personal is None and finished >= math.floor(self.rho * fed.settings.rounds + 1e-9):  # T_g = floor(rho T)
+            return replace(server, personal=Rows(server.model))
+        return server
+
+    def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> Server:
+        first, second = self.first(), self.second()
+        if not (first.keeps(fed.layout) == second.keeps(fed.layout)).all():
+            raise Error(f"{self.title}: {first.title or type(first).__name__} cannot warm up, because it keeps part of the model at home")
+        return self._turn(fed, first.init(fed, theta, rng), 0)
+
+    def plan(self, fed: Fed, server: Server, sampled: Sequence[int]) -> tuple[str, Sequence[int]]:
+        return self._at_server(server).plan(fed, server, sampled)
+
+    def send(self, fed: Fed, server: Server, clients: Sequence[int], task: str) -> dict[int, Message]:
+        messages = self._at_server(server).send(fed, server, clients, task)
+        if server.personal is not None:
+            return messages
+        return {i: replace(message, stage=WARM) for i, message in messages.items()}
+
+    def aggregate(self, fed: Fed, server: Server, task: str, replies: Sequence[Reply], rng: torch.Generator) -> Server:
+        server = self._at_server(server).aggregate(fed, server, task, replies, rng)
+        return self._turn(fed, server, server.round + 1) if task == "train" else server
+
+    def keeps(self, layout: Layout) -> Tensor:
+        return self.second().keeps(layout)
+
+    def begin(self, job: Job) -> Start:
+        return self._at_client(job.message).begin(job)
+
+    def phases(self, job: Job) -> list[Phase]:
+        return self._at_client(job.message).phases(job)
+
+    def gradient(self, job: Job, theta: Tensor, batches: Sequence[Batch]) -> Tensor:
+        return self._at_client(job.message).gradient(job, theta, batches)
+
+    def plain(self, job: Job) -> bool:
+        return self._at_client(job.message).plain(job)
+
+    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Client]:
+        return self._at_client(job.message).finish(job, ends)
+
+    def replies(self, fed: Fed, message: Message) -> dict[str, tuple[int, ...]]:
+        return self._at_client(message).replies(fed, message)

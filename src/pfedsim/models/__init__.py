@@ -1,0 +1,47 @@
+"""Networks by name, and users' own by `module:Class` or `file.py:Class`."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING
+
+from pfedsim.errors import Error, nearest
+from pfedsim.plugin import load_class
+
+if TYPE_CHECKING:
+    from torch import nn
+
+NAMES = ("lenet5",)
+
+
+def check_name(name: str) -> None:
+    """Refuses a name that cannot be a network, without importing torch."""
+    if ":" not in name and name not in NAMES:
+        raise Error(f"there is no model {name!r}; {nearest(name, NAMES)}; your own: file.py:Class or module:Class")
+
+
+def build(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A network for samples of this shape. A class is called with those of `shape` and `classes` that it names."""
+    import torch
+    from torch import nn
+
+    check_name(name)
+    kind = load_class("pfedsim.models.lenet5:LeNet5" if name == "lenet5" else name, "model")
+    if not issubclass(kind, nn.Module):
+        raise Error(f"{name} is not a torch.nn.Module")
+    asked = inspect.signature(kind.__init__).parameters
+    given = {k: v for k, v in {"shape": shape, "classes": classes}.items() if k in asked}
+    try:
+        module: nn.Module = kind(**given)
+    except TypeError as error:
+        raise Error(f"{name} cannot be made with {given or 'no arguments'}: {error}; name its arguments shape and classes") from error
+    module.eval()
+    try:
+        with torch.no_grad():
+            out = module(torch.zeros(2, *shape))
+    except Exception as error:
+        raise Error(f"{name} cannot take samples of shape {shape}: {error}") from error
+    if not isinstance(out, torch.Tensor) or tuple(out.shape) != (2, classes):
+        got = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+        raise Error(f"{name} gives {got} for two samples; a classifier of {classes} classes gives (2, {classes})")
+    return module

@@ -1,0 +1,58 @@
+"""Users' own classes by `module:Class` or `file.py:Class`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pfedsim.errors import Error, nearest
+
+
+def load_class(spec: str, base: str) -> type[Any]:
+    """The class that `spec` names; `base` says in messages what it should be."""
+    place, _, name = spec.rpartition(":")
+    if not place or not name:
+        raise Error(f"{spec!r} names no {base}: write module:Class or file.py:Class")
+    module = _from_file(Path(place)) if place.endswith(".py") else _from_path(place, base)
+    found = getattr(module, name, None)
+    if not isinstance(found, type):
+        classes = [n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__]
+        raise Error(f"{place} has no class {name!r}; {nearest(name, classes) if classes else 'it defines no class'}")
+    return found
+
+
+def _from_file(path: Path) -> ModuleType:
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        raise Error(f"there is no file {path}")
+    name = f"pfedsim_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        del sys.modules[name]
+        raise Error(f"{path.name}, line {error.lineno}: {error.msg}") from error
+    except Exception as error:
+        del sys.modules[name]
+        raise Error(f"{path.name} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _from_path(name: str, base: str) -> ModuleType:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise Error(f"{base} module {name!r} cannot be imported: {type(error).__name__}: {error}") from error

@@ -1,0 +1,101 @@
+"""Tables over clients that hold only what differs: `Rows` of vectors, `Pairs` of numbers. Both are values: changing gives a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Rows:
+    """One vector per client with one default; only the rows that differ are held, so absent clients cost nothing."""
+
+    def __init__(self, default: Tensor, own: Mapping[int, Tensor] | None = None):
+        self.default = default
+        self._own = dict(own or {})
+
+    def __getitem__(self, client: int) -> Tensor:
+        return self._own.get(client, self.default)
+
+    def __contains__(self, client: int) -> bool:
+        return client in self._own
+
+    @property
+    def ids(self) -> list[int]:
+        """The clients with a row of their own, ascending."""
+        return sorted(self._own)
+
+    def put(self, rows: Mapping[int, Tensor]) -> Rows:
+        """The same table with these rows in place of the old ones."""
+        return Rows(self.default, self._own | dict(rows))
+
+    def mix(self, weights: Mapping[int, float]) -> Tensor:
+        """The weighted mean of these clients' rows: in client order, in float64, those without a row counted together as one
+        default, so that the bits depend on nothing but the rows and weights that matter."""
+        held = [i for i in sorted(weights) if weights[i] != 0 and i in self._own]
+        terms = [(weights[i], self._own[i]) for i in held]
+        others = sum(weights[i] for i in sorted(weights) if i not in self._own)
+        if others != 0:
+            terms.append((others, self.default))
+        return weighted_mean(terms)
+
+
+def weighted_mean(terms: Iterable[tuple[float, Tensor]]) -> Tensor:
+    """sum(w v) / sum(w), term by term in the given order, in float64; float32 out."""
+    import torch
+
+    total, weight = None, 0.0
+    for w, vector in terms:
+        total = torch.zeros(vector.shape, dtype=torch.float64) if total is None else total
+        total.add_(vector.double(), alpha=w)
+        weight += w
+    if total is None:
+        raise ValueError("a mean of nothing")
+    return (total / weight).float()
+
+
+class Pairs:
+    """A number for each ordered pair of clients that has one; never n x n."""
+
+    def __init__(self, rows: Mapping[int, Mapping[int, float]] | None = None):
+        self._rows = {i: dict(row) for i, row in (rows or {}).items()}
+
+    def row(self, client: int) -> dict[int, float]:
+        """{other: number} of this client, in the order of ids."""
+        row = self._rows.get(client, {})
+        return {j: row[j] for j in sorted(row)}
+
+    @property
+    def ids(self) -> list[int]:
+        """The clients that appear in any pair, ascending."""
+        return sorted(set(self._rows) | {j for row in self._rows.values() for j in row})
+
+    def put(self, values: Mapping[tuple[int, int], float]) -> Pairs:
+        """The same table with these pairs in place of the old ones."""
+        new = Pairs()
+        new._rows = dict(self._rows)
+        for i in {i for i, _ in values}:
+            new._rows[i] = dict(self._rows.get(i, {}))
+        for (i, j), value in values.items():
+            new._rows[i][j] = float(value)
+        return new
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As three tensors `i`, `j`, `value`, sorted: how files hold it."""
+        import torch
+
+        items = [(i, j, row[j]) for i, row in sorted(self._rows.items()) for j in sorted(row)]
+        columns = list(zip(*items, strict=True)) or [(), (), ()]
+        return {
+            "i": torch.tensor(columns[0], dtype=torch.int64),
+            "j": torch.tensor(columns[1], dtype=torch.int64),
+            "value": torch.tensor(columns[2], dtype=torch.float64),
+        }
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Pairs:
+        """The table that `tensors()` gave."""
+        lists = (tensors[name].tolist() for name in ("i", "j", "value"))
+        return cls().put({(i, j): value for i, j, value in zip(*lists, strict=True)})

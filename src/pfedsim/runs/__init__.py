@@ -1,0 +1,1 @@
+"""A run: its configuration, its folder, and how it is carried out."""

@@ -1,0 +1,177 @@
+"""What a run is asked to be: TOML, command line and Python use the same words, checked once, here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pfedsim import data, models
+from pfedsim.data import partition as partitions
+from pfedsim.data.dataset import Defaults
+from pfedsim.errors import Error, nearest
+from pfedsim.method import Method
+from pfedsim.methods import METHODS, name_of, parse
+from pfedsim.settings import Settings, Training
+
+WORDS = {  # what people call a key elsewhere
+    "learning_rate": "lr",
+    "batch_size": "batch",
+    "num_clients": "clients",
+    "global_rounds": "rounds",
+    "local_epochs": "epochs",
+    "join_ratio": "join",
+    "weight_decay": "decay",
+    "algorithm": "method",
+    "dataset": "data",
+    "partition_alpha": "alpha",
+}
+
+
+class Score(BaseModel):
+    """When and how clients are scored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    every: int | None = Field(None, ge=0, description="score every so many rounds (0: only at the end; default: a twentieth of the rounds)")
+    finetune: int | None = Field(None, ge=0, description="plain local epochs before the second score at the end (0: none; default: epochs)")
+
+
+class Digests(BaseModel):
+    """Which data and partition a configuration was run on; checked when given."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    data: str | None = None
+    partition: str | None = None
+
+
+class Config(Training):
+    """All of a run. None: what suits the data set."""
+
+    method: str = Field("pfedsim", description="name, name:preset, file.py:Class, each perhaps with (option=value)")
+    data: str = Field("digits", description="digits, cifar10, or a .npz file with x, y and perhaps client")
+    data_dir: str | None = Field(None, description="folder of the data sets (default: $PFEDSIM_DATA, else ./data)", exclude=True)
+    model: str | None = Field(None, description="lenet5, or your own file.py:Class or module:Class")
+    head: str = Field("classifier", min_length=1, description="the network's attribute that is its classifier")
+    clients: int | None = Field(None, ge=1, description="number of clients")
+    partition: str | None = Field(None, description="dirichlet, dirichlet-plain, classes, iid, given, or a partition.json")
+    alpha: float | None = Field(None, gt=0, description="concentration of the Dirichlet partition: small is uneven")
+    classes_each: int = Field(2, ge=1, description="classes of each client, for the partition 'classes'")
+    minimum: int | None = Field(None, ge=2, description="fewest samples of a client")
+    test: float = Field(0.5, gt=0, lt=1, description="share of each client's samples that is for testing")
+    partition_seed: int = Field(42, ge=0, lt=2**32, description="seed of partition and split, apart from the run's seed")
+    rounds: int | None = Field(None, ge=1, description="communication rounds")
+    join: float | None = Field(None, gt=0, le=1, description="share of the clients that takes part in a round")
+    device: str = Field("cpu", description="cpu, cuda or cuda:N", pattern=r"^(cpu|cuda(:\d+)?)$", exclude=True)
+    score: Score = Score()
+    options: dict[str, dict[str, Any]] = Field(default_factory=dict, description="a method's own options, by its name")
+    digests: Digests = Digests()
+
+    def method_made(self) -> Method:
+        """The method with its options."""
+        return parse(self.method, self.options)
+
+    def settings(self) -> Settings:
+        """The part that methods see; the configuration must be resolved."""
+        return Settings(**{name: getattr(self, name) for name in Settings.model_fields})
+
+    def resolved(self, defaults: Defaults, clients: int) -> Config:
+        """The same with nothing left open: the data set's defaults, and a join ratio that suits the number of clients."""
+        small = 1.0 if clients <= 10 else 0.5 if clients < 30 else 0.1
+        rounds = self.rounds or defaults.rounds
+        every, finetune = self.score.every, self.score.finetune
+        method = self.method_made()
+        return self.model_copy(
+            update={
+                "method": self.method.partition("(")[0] if type(method) not in METHODS.values() else name_of(type(method)),
+                "options": {name_of(type(method)): {f.name: getattr(method, f.name) for f in fields(method)}} if fields(method) else {},
+                "model": self.model or defaults.model,
+                "clients": clients,
+                "partition": self.partition or defaults.partition,
+                "alpha": self.alpha or defaults.alpha,
+                "minimum": self.minimum or defaults.minimum,
+                "rounds": rounds,
+                "join": self.join or (defaults.join if clients == defaults.clients else None) or small,
+                "score": Score(
+                    every=max(1, rounds // 20) if every is None else every, finetune=self.epochs if finetune is None else finetune
+                ),
+            }
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """As TOML holds it: no None, method options as tables of their own."""
+        content: dict[str, Any] = self.model_dump(exclude_none=True)
+        tables = content.pop("options")
+        digests = content.pop("digests")
+        return {**content, **tables, **({"digests": digests} if digests else {})}
+
+    def digest(self) -> str:
+        """sha256 over all that decides the result."""
+        return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The contents of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise Error(f"configuration {path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Error(f"configuration {path} is not TOML: {error}") from error
+
+
+def check(values: Mapping[str, Any]) -> Config:
+    """A configuration from words and values; all that can be told without data is checked: names, ranges, the method itself."""
+    content = dict(values)
+    given = str(content.get("method", Config.model_fields["method"].default))
+    mine = given.partition("(")[0].rpartition(":")[2].strip().lower()
+    content["options"] = {
+        name: content.pop(name) for name in list(content) if isinstance(content[name], dict) and (name in METHODS or name == mine)
+    }
+    try:
+        config = Config(**content)
+    except ValidationError as error:
+        raise Error(_sentence(error)) from None
+    data.check_name(config.data)
+    if config.partition is not None and config.partition not in partitions.KINDS and not config.partition.endswith(".json"):
+        raise Error(f"there is no partition {config.partition!r}; {nearest(config.partition, partitions.KINDS)}; or name a .json file")
+    if config.model is not None:
+        models.check_name(config.model)
+    for name, options in config.options.items():
+        if name in METHODS:
+            parse(name, {name: options})
+    config.method_made()
+    return config
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        keys = [*Config.model_fields, *(f"score.{k}" for k in Score.model_fields)]
+        known = [k for k in keys if k not in ("options", "digests", "score")]
+        hint = nearest(place, [*known, *WORDS])
+        for elsewhere, ours in WORDS.items():
+            hint = hint.replace(f"did you mean {elsewhere!r}?", f"did you mean {ours!r}?")
+        if hint.startswith("known are"):
+            hint = f"known are {', '.join(known)}"
+        return f"there is no setting {place!r}; {hint}"
+    message = first["msg"].removeprefix("Input ")
+    return f"{place} = {first['input']!r}: it {message[0].lower()}{message[1:]}"
+
+
+def assign(values: dict[str, Any], key: str, value: Any) -> None:
+    """Sets `a.b` in nested tables."""
+    *tables, last = key.split(".")
+    for table in tables:
+        values = values.setdefault(table, {})
+        if not isinstance(values, dict):
+            raise Error(f"{key!r}: {table!r} is not a table of settings")
+    values[last] = value

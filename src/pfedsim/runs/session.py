@@ -1,0 +1,118 @@
+"""From a configuration to everything that a run needs in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from pfedsim import data as datasets
+from pfedsim import models, seeds, server
+from pfedsim.backends.torch import TorchNet
+from pfedsim.data import partition as partitions
+from pfedsim.engines.serial import Serial
+from pfedsim.errors import Error
+from pfedsim.federation import Federation, Samples
+from pfedsim.job import Site
+from pfedsim.layout import Layout, layout_of
+from pfedsim.method import Fed, Method
+from pfedsim.runs.config import Config, Digests
+from pfedsim.server import Engine
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """One run in memory: what the loops take, and the resolved configuration."""
+
+    config: Config
+    federation: Federation
+    method: Method
+    fed: Fed
+    kept: Tensor
+    engine: Engine
+    schedule: list[list[int]]
+
+    def begin(self) -> server.State:
+        return server.begin(self.method, self.fed, self.kept)
+
+
+def federate(config: Config) -> Federation:
+    """The data read and dealt."""
+    data = datasets.read(config.data, config.data_dir)
+    defaults = data.defaults
+    kind = config.partition or defaults.partition
+    if kind.endswith(".json"):
+        partition = partitions.load(Path(kind), data.digest, len(data.y))
+    else:
+        partition = partitions.make(
+            kind,
+            data.y,
+            data.digest,
+            clients=config.clients or (None if kind == "given" else defaults.clients),
+            alpha=config.alpha or defaults.alpha,
+            classes_each=config.classes_each,
+            minimum=config.minimum or defaults.minimum,
+            test=config.test,
+            seed=config.partition_seed,
+            owner=data.client,
+        )
+    for name, stated, found in (("data", config.digests.data, data.digest), ("partition", config.digests.partition, partition.digest)):
+        if stated is not None and stated != found:
+            raise Error(f"digests.{name} = {stated[:12]}...: this {name} has {found[:12]}..., so the run would not be the same one")
+    words = ("data", "data_dir", "clients", "partition", "alpha", "classes_each", "minimum", "test", "partition_seed")
+    return Federation(data, partition, {word: getattr(config, word) for word in words})
+
+
+def prepare(config: Config, federation: Federation | None = None) -> Session:
+    """Everything but the rounds themselves."""
+    federation = federation or federate(config)
+    digests = Digests(data=federation.data.digest, partition=federation.partition.digest)
+    config = config.resolved(federation.data.defaults, federation.clients).model_copy(update={"digests": digests})
+    method = config.method_made()
+    device = _device(config.device)
+    data, settings = federation.data, config.settings()
+    assert config.model is not None
+    module, layout, initial = initial_model(config.model, config.head, data.shape, len(data.classes), settings.seed)
+    over = (-1, *[1] * (len(data.shape) - 1))
+    mean, std = torch.tensor(data.mean).reshape(over), torch.tensor(data.std).reshape(over)
+    net = TorchNet(module, layout, config.head, mean, std, device)
+    fed = Fed(federation.clients, len(data.classes), layout, net, initial, settings)
+    kept = method.keeps(layout) | (layout.buffers & (settings.buffers == "local"))
+    there = Fed(fed.clients, fed.classes, layout.to(device), net, initial.to(device), settings)
+    engine = Serial(Site(method, there, net, Samples(federation), kept.to(device)))
+    plan = seeds.schedule(settings.seed, fed.clients, settings.join, settings.rounds)
+    return Session(config, federation, method, fed, kept, engine, plan)
+
+
+def initial_model(name: str, head: str, shape: tuple[int, ...], classes: int, seed: int) -> tuple[nn.Module, Layout, Tensor]:
+    """The network, its layout and the vector that every client starts from."""
+    with seeds.torch_seeded(seed, "model"):
+        module = models.build(name, shape, classes)
+    layout = layout_of(module, head)
+    state = module.state_dict()
+    return module, layout, layout.flat({k: state[k] for k in layout.names})
+
+
+def _device(name: str) -> torch.device:
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise Error(f"device {name!r}: torch finds {torch.cuda.device_count()} CUDA devices here; use --device cpu")
+    return device
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Server hooks run on one thread, so that no sum's bits depend on the machine's cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,138 @@
+"""Models on test parts -> metrics, per client and over all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pfedsim.client import run_to_score
+from pfedsim.job import Site, Work
+from pfedsim.method import Client, Fed, Method
+from pfedsim.server import Engine, State, send
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CHUNK = 256  # clients whose messages exist at once
+BINS = 15  # of the calibration error
+METRICS = ("loss", "accuracy", "balanced_accuracy", "macro_f1", "auroc", "calibration_error")
+
+
+@dataclass(frozen=True, eq=False)
+class ClientScore:
+    """One client's model on one part of its data; metrics that its labels leave undefined are NaN."""
+
+    client: int
+    samples: int
+    metrics: Mapping[str, float]
+    confusion: np.ndarray
+    """(true class, predicted class) counts"""
+    model: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """All clients' scores on one part. `model`: "served", or "finetuned" after `epochs` plain local epochs."""
+
+    model: str
+    epochs: int
+    split: str
+    clients: tuple[ClientScore, ...]
+
+    @property
+    def micro(self) -> float:
+        """Accuracy over all samples alike: the paper's number."""
+        correct = sum(int(np.trace(c.confusion)) for c in self.clients)
+        return correct / max(1, sum(c.samples for c in self.clients))
+
+    def mean(self, metric: str = "accuracy") -> float:
+        """Mean over the clients for which the metric exists."""
+        values = np.array([c.metrics[metric] for c in self.clients])
+        return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+
+    def summary(self) -> dict[str, Any]:
+        """The figures over all clients that files and tables show."""
+        accuracy = np.sort([c.metrics["accuracy"] for c in self.clients if c.samples])
+        worst = accuracy[: max(1, len(accuracy) // 10)]
+        means = {metric: self.mean(metric) for metric in METRICS}
+        return {"micro": self.micro, "mean": means.pop("accuracy"), "worst_tenth": float(worst.mean()), **means}
+
+
+def score(
+    method: Method, fed: Fed, kept: Tensor, engine: Engine, state: State, *, finetune: int = 0, split: str = "test", models: bool = False
+) -> Scores:
+    """Every client's model on its own test (or validation) part; `finetune`: after so many plain local epochs."""
+    task, purpose = ("train", "finetune") if finetune else ("score", "score")
+    scores: list[ClientScore] = []
+    for first in range(0, fed.clients, CHUNK):
+        clients = list(range(first, min(first + CHUNK, fed.clients)))
+        messages = send(method, fed, kept, state, clients, task)
+        works = [Work(i, state.server.round, messages[i], state.memories.get(i, Client()), purpose) for i in clients]
+        scores.extend(engine.map(score_client, works, finetune, split, models))
+    return Scores("finetuned" if finetune else "served", finetune, split, tuple(scores))
+
+
+def score_client(site: Site, work: Work, finetune: int, split: str, models: bool) -> ClientScore:
+    """One client's score, where the client is."""
+    theta = run_to_score(site, work, finetune)
+    held_back = max(site.method.validation, site.fed.settings.validation)
+    x, y = site.samples.part(work.client, split, held_back)
+    if len(y):
+        logits = site.net.logits(theta, site.net.ready(x)).double().cpu().numpy()
+    else:
+        logits = np.zeros((0, site.fed.classes))
+    metrics, confusion = measure(logits, y.numpy())
+    return ClientScore(work.client, len(y), metrics, confusion, theta.cpu() if models else None)
+
+
+def measure(logits: np.ndarray, y: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
+    """All metrics of these class scores, and the confusion matrix."""
+    samples, classes = logits.shape
+    confusion = np.zeros((classes, classes), dtype=np.int64)
+    if not samples:
+        return dict.fromkeys(METRICS, float("nan")), confusion
+    shifted = logits - logits.max(1, keepdims=True)
+    log_p = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    predicted = logits.argmax(1)
+    np.add.at(confusion, (y, predicted), 1)
+    hits, true, called = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+    present = true > 0
+    seen = present | (called > 0)
+    return {
+        "loss": float(-log_p[np.arange(samples), y].mean()),
+        "accuracy": float(hits.sum() / samples),
+        "balanced_accuracy": float((hits[present] / true[present]).mean()),
+        "macro_f1": float((2 * hits[seen] / (true + called)[seen]).mean()),
+        "auroc": _auroc(np.exp(log_p), y),
+        "calibration_error": _calibration_error(np.exp(log_p), y),
+    }, confusion
+
+
+def _auroc(p: np.ndarray, y: np.ndarray) -> float:
+    """One class against the rest, mean over the classes for which both exist; ties count half."""
+    areas = []
+    for c in np.unique(y):
+        positive = y == c
+        if positive.all():
+            continue
+        _, place, count = np.unique(p[:, c], return_inverse=True, return_counts=True)
+        rank = (np.cumsum(count) - (count - 1) / 2)[place]  # mean rank among equals
+        wins = rank[positive].sum() - positive.sum() * (positive.sum() + 1) / 2
+        areas.append(wins / (positive.sum() * (~positive).sum()))
+    return float(np.mean(areas)) if areas else float("nan")
+
+
+def _calibration_error(p: np.ndarray, y: np.ndarray) -> float:
+    """How far confidence lies from accuracy, over equal bins of the confidence, weighted by their samples."""
+    confidence, right = p.max(1), p.argmax(1) == y
+    place = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    gaps = np.abs(np.bincount(place, confidence, BINS) - np.bincount(place, right, BINS))
+    return float(gaps.sum() / len(y))
+
+
+def worse_off(scores: Sequence[float], alone: Sequence[float]) -> float:
+    """Share of the clients that score less than alone."""
+    return float(np.mean(np.asarray(scores) < np.asarray(alone)))

@@ -1,0 +1,109 @@
+"""The rounds: `run_rounds` is the only round loop. It knows no method's name and no engine's place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pfedsim.client import hook, run_client, sealed
+from pfedsim.guard import objection
+from pfedsim.job import Work
+from pfedsim.method import Client, Fed, Message, Method, Reply, Server
+from pfedsim.seeds import generator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Traffic = dict[int, tuple[int, int]]  # client -> bytes received, bytes sent
+
+
+class Engine(Protocol):
+    """Where clients' work is done: results come in the order of the works."""
+
+    def map(self, function: Callable[..., Any], works: Sequence[Work], *arguments: Any) -> Iterable[Any]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All that a run is at the end of a round: enough to go on from."""
+
+    server: Server
+    memories: Mapping[int, Client] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What came of one round."""
+
+    state: State
+    replies: tuple[Reply, ...]
+    traffic: Traffic
+    events: tuple[dict[str, Any], ...]
+
+
+def begin(method: Method, fed: Fed, kept: Tensor) -> State:
+    """The state before the first round."""
+    with hook(method, "init"):
+        server = method.init(fed, fed.initial, generator(fed.settings.seed, "init"))
+    return State(replace(server, model=sealed(kept, {"model": server.model})["model"]))
+
+
+def run_rounds(method: Method, fed: Fed, kept: Tensor, engine: Engine, schedule: Sequence[Sequence[int]], state: State) -> Iterator[Round]:
+    """From `state` to the end of the schedule, a `Round` at a time; the caller scores, saves and reports in between."""
+    for sampled in schedule[state.server.round :]:
+        traffic: Traffic = {}
+        events: list[dict[str, Any]] = []
+        task = ""
+        while task != "train":
+            with hook(method, "plan"):
+                task, clients = method.plan(fed, state.server, sampled)
+            messages = send(method, fed, kept, state, clients, task)
+            works = [Work(i, state.server.round, messages[i], state.memories.get(i, Client()), task) for i in sorted(messages)]
+            accepted: list[Reply] = []
+            memories = dict(state.memories)
+            for work, (reply, memory) in zip(works, engine.map(run_client, works), strict=True):
+                down, up = traffic.get(work.client, (0, 0))
+                traffic[work.client] = down + message_bytes(work.message, kept), up + reply_bytes(reply, kept)
+                if (why := objection(method, fed, work.message, reply, kept)) is None:
+                    accepted.append(reply)
+                    memories[work.client] = memory
+                else:
+                    events.append({"event": "rejected", "round": work.round, "client": work.client, "why": why})
+            server = state.server
+            if accepted:
+                rng = generator(fed.settings.seed, f"aggregate/{task}", server.round)
+                with hook(method, "aggregate"):
+                    server = method.aggregate(fed, server, task, accepted, rng)
+            state = State(server, memories)
+        state = replace(state, server=replace(state.server, round=state.server.round + 1))
+        yield Round(state, tuple(accepted), traffic, tuple(events))
+
+
+def send(method: Method, fed: Fed, kept: Tensor, state: State, clients: Sequence[int], task: str) -> dict[int, Message]:
+    """The method's messages as they leave the server."""
+    with hook(method, "send"):
+        messages = method.send(fed, state.server, clients, task)
+    models: dict[int, Tensor] = {}  # a model sent to many is sealed once
+    for message in messages.values():
+        if id(message.model) not in models:
+            models[id(message.model)] = sealed(kept, {"model": message.model})["model"]
+    return {i: replace(m, model=models[id(m.model)], extra=sealed(kept, m.extra)) for i, m in messages.items()}
+
+
+def message_bytes(message: Message, kept: Tensor) -> int:
+    return _bytes({"model": message.model, **message.extra}, kept)
+
+
+def reply_bytes(reply: Reply, kept: Tensor) -> int:
+    return _bytes(({} if reply.model is None else {"model": reply.model}) | dict(reply.extra), kept)
+
+
+def _bytes(tensors: Mapping[str, Tensor], kept: Tensor) -> int:
+    """What these tensors are on the wire: kept entries of models do not travel."""
+    size, travels = len(kept), int((~kept).sum())
+    total = 0
+    for tensor in tensors.values():
+        entries = tensor.numel() // size * travels if tensor.ndim and tensor.shape[-1] == size else tensor.numel()
+        total += entries * tensor.element_size()
+    return total

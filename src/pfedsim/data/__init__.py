@@ -19,7 +19,7 @@ def data_dir() -> Path:
 def check_name(name: str) -> None:
     """Refuses what cannot be a data set, before anything heavy is imported."""
     if name not in NAMES and not name.endswith(".npz"):
-        raise Error(f"there is no data set {name!r}; {nearest(name, NAMES)}; your own: a .npz file with x and y")
+        raise Error(f"there is no data set {name!r}; {nearest(name, NAMES)} (your own: a .npz file with x and y)")
 
 
 def read(name: str, folder: str | Path | None = None) -> DataSet:

@@ -68,7 +68,7 @@ def _kind(name: str) -> tuple[type[Method], Mapping[str, Any]]:
             raise Error(f"{base} has no preset {preset!r}; {hint}")
         return kind, kind.presets[preset] if preset else {}
     if ":" not in name:
-        raise Error(f"there is no method {name!r}; {nearest(name, METHODS)}; your own: file.py:Class")
+        raise Error(f"there is no method {name!r}; {nearest(name, METHODS)} (your own: file.py:Class)")
     kind = load_class(name, "method")
     if not issubclass(kind, Method):
         raise Error(f"{name} is not a pfedsim.Method")

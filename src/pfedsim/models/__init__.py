@@ -17,7 +17,7 @@ NAMES = ("lenet5",)
 def check_name(name: str) -> None:
     """Refuses a name that cannot be a network, without importing torch."""
     if ":" not in name and name not in NAMES:
-        raise Error(f"there is no model {name!r}; {nearest(name, NAMES)}; your own: file.py:Class or module:Class")
+        raise Error(f"there is no model {name!r}; {nearest(name, NAMES)} (your own: file.py:Class or module:Class)")
 
 
 def build(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:

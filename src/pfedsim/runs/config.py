@@ -141,7 +141,7 @@ def check(values: Mapping[str, Any]) -> Config:
         raise Error(_sentence(error)) from None
     data.check_name(config.data)
     if config.partition is not None and config.partition not in partitions.KINDS and not config.partition.endswith(".json"):
-        raise Error(f"there is no partition {config.partition!r}; {nearest(config.partition, partitions.KINDS)}; or name a .json file")
+        raise Error(f"there is no partition {config.partition!r}; {nearest(config.partition, partitions.KINDS)} (or name a .json file)")
     if config.model is not None:
         models.check_name(config.model)
     for name, options in config.options.items():
@@ -163,7 +163,7 @@ def _sentence(error: ValidationError) -> str:
         if hint.startswith("known are"):
             hint = f"known are {', '.join(known)}"
         return f"there is no setting {place!r}; {hint}"
-    message = first["msg"].removeprefix("Input ")
+    message = first["msg"].removeprefix("Input ").partition(",")[0]
     return f"{place} = {first['input']!r}: it {message[0].lower()}{message[1:]}"
 
 

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -97,6 +98,11 @@ def _json(path: Path) -> Any:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise Error(f"{path} cannot be read: {error}") from error
+
+
+def slug(text: str) -> str:
+    """A file name that tells what it is."""
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

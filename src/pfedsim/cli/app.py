@@ -1,0 +1,196 @@
+"""The commands."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pfedsim.cli.options import with_settings
+from pfedsim.cli.progress import watching
+from pfedsim.errors import Error
+from pfedsim.methods import METHODS
+from pfedsim.runs.config import Config
+from pfedsim.runs.folder import slug
+
+app = typer.Typer(
+    name="pfedsim",
+    help="Personalised federated learning: a model for every client, better than it could train alone.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the result's place")]
+Json = Annotated[bool, typer.Option("--json", help="print the summary as JSON, and nothing else")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="the folder to write")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="delete an earlier run in that folder first")]
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
+) -> None:
+    if version:
+        from pfedsim import __version__
+
+        print(f"pfedsim {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+@with_settings()
+def run(config: Config, out: Out = None, fresh: Fresh = False, quiet: Quiet = False, as_json: Json = False) -> None:
+    """Run one method on a federation and write its folder."""
+    from pfedsim.methods import label
+
+    place = out or Path("runs") / f"{slug(config.data)}-{slug(label(config.method_made()))}-seed{config.seed}-{config.digest()[:6]}"
+    _make_room(place, fresh)
+    from pfedsim.report.tables import run_table
+    from pfedsim.runs.run import execute
+
+    console = Console()
+    with watching(console, quiet or as_json) as watch:
+        result = execute(config, place, watch=watch)
+    if as_json:
+        print(json.dumps({**result.summary, "folder": str(place)}))
+    elif quiet:
+        print(place)
+    else:
+        console.print(run_table([result]))
+        console.print(f"written to {place}; pictures: pfedsim show {place}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+@with_settings("method", "seed")
+def compare(
+    config: Config,
+    methods: Annotated[str, typer.Option("--methods", help="methods, separated by commas")] = "local,fedavg,pfedsim",
+    seeds: Annotated[str, typer.Option("--seeds", help="seeds, separated by commas")] = "42",
+    out: Out = None,
+    fresh: Fresh = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run several methods on one federation (Local-Only always among them) and set them side by side."""
+    specs, numbers = _listed(methods), _numbers(seeds)
+    place = out or Path("runs") / f"compare-{slug(config.data)}-{config.digest()[:6]}"
+    if fresh and place.exists():
+        _remove(place)
+    from pfedsim.methods import parse
+
+    for spec in specs:
+        parse(spec, config.options)
+    from pfedsim.report.figures import comparison_figures
+    from pfedsim.report.tables import caption, comparison_tables, verdict
+    from pfedsim.runs.compare import compare as carry_out
+
+    console = Console()
+    with watching(console, quiet or as_json) as watch:
+        result = carry_out(config, specs, numbers, place, watch)
+    pictures = comparison_figures(result, place / "figures")
+    if as_json:
+        print(json.dumps({m: {s: r.summary for s, r in by.items()} for m, by in result.runs.items()}))
+    elif quiet:
+        print(place)
+    else:
+        console.print()
+        console.print(caption(result), highlight=False)
+        for table in comparison_tables(result):
+            console.print(table)
+        console.print(verdict(result), highlight=False)
+        console.print("pictures: " + ", ".join(map(str, pictures)), highlight=False, soft_wrap=True)
+
+
+@app.command()
+def show(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of finished runs")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="where the pictures go (default: the first run's figures/)")
+    ] = None,
+) -> None:
+    """A table of finished runs, and curves, similarities and per-client accuracies as pictures."""
+    from pfedsim.report.figures import run_figures
+    from pfedsim.report.tables import run_table
+    from pfedsim.runs.folder import Run
+
+    loaded = [Run(path) for path in runs]
+    console = Console()
+    console.print(run_table(loaded))
+    names = [r.summary["method"] for r in loaded]
+    alike = len(set(names)) < len(names)
+    named = {f"{name} ({r.path.name})" if alike else name: r for name, r in zip(names, loaded, strict=True)}
+    for picture in run_figures(named, out or runs[0] / "figures"):
+        console.print(str(picture), highlight=False, soft_wrap=True)
+
+
+@app.command()
+def methods(name: Annotated[str | None, typer.Argument(help="one method, with its options")] = None) -> None:
+    """The methods, or one of them with its options."""
+    console = Console()
+    if name is None:
+        table = Table("name", "method", "what it does")
+        for key, kind in METHODS.items():
+            table.add_row(key, kind.title, (kind.__doc__ or "").splitlines()[0])
+        console.print(table)
+        return
+    from pfedsim.methods import parse
+
+    kind = type(parse(name))
+    console.print(f"{kind.title or kind.__name__}: {(kind.__doc__ or '').strip()}", highlight=False)
+    console.print(f"paper: {kind.paper}", highlight=False)
+    hints = get_type_hints(kind, include_extras=True)
+    table = Table("option", "default", "what it is")
+    for option in fields(kind):
+        notes = [note for note in get_args(hints[option.name]) if isinstance(note, str)]
+        table.add_row(option.name, str(option.default), notes[0] if notes else "")
+    if fields(kind):
+        console.print(table)
+    for preset, options in kind.presets.items():
+        console.print(f"{name}:{preset} sets {', '.join(f'{k}={_short(v)}' for k, v in options.items())}", highlight=False)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _listed(text: str) -> list[str]:
+    """Splits at commas outside brackets."""
+    parts, depth = [""], 0
+    for c in text:
+        depth += (c == "(") - (c == ")")
+        if c == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return [p.strip() for p in parts if p.strip()]
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in _listed(text)]
+    except ValueError:
+        raise Error(f"--seeds {text!r}: seeds are whole numbers separated by commas") from None
+
+
+def _make_room(place: Path, fresh: bool) -> None:
+    if not place.exists() or not any(place.iterdir()):
+        return
+    if not fresh:
+        raise Error(f"{place} exists already; give another --out, or --fresh to delete it first")
+    _remove(place)
+
+
+def _remove(place: Path) -> None:
+    """Deletes earlier runs, and nothing that is not ours."""
+    strange = [p for p in place.iterdir() if p.is_dir() and p.name != "figures" and not (p / "config.toml").is_file()]
+    if not (place / "config.toml").is_file() and (strange or not any(place.glob("*/config.toml"))):
+        raise Error(f"{place} does not look like a run's folder; it is not deleted")
+    shutil.rmtree(place)

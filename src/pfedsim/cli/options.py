@@ -1,0 +1,80 @@
+"""The settings as command-line options: made from the configuration's fields, so that the words are the same everywhere."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pfedsim.errors import Error
+from pfedsim.methods import literal
+from pfedsim.runs import config as configs
+from pfedsim.runs.config import Config
+
+NOT_OPTIONS = {"score", "options", "digests"}
+
+
+def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command CONFIG.toml, an option for every setting and --set; it receives them checked, as `config`."""
+    names = [name for name in Config.model_fields if name not in NOT_OPTIONS and name not in leave_out]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(command, eval_str=True).parameters.values())
+
+        def wrapped(**given: Any) -> None:
+            file, assignments = given.pop("config_file"), given.pop("assignments")
+            settings = {name: given.pop(name) for name in names}
+            command(config=_gathered(file, settings, assignments or []), **given)
+
+        first = inspect.Parameter(
+            "config_file",
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=None,
+            annotation=Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", show_default=False)],
+        )
+        assignments = inspect.Parameter(
+            "assignments",
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any setting: score.finetune=0, pfedsim.rho=0.3, ...")
+            ],
+        )
+        parameters = [first, *(p for p in own if p.name != "config"), *map(_parameter, names), assignments]
+        ordered = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+        wrapped.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
+        wrapped.__annotations__ = {p.name: p.annotation for p in ordered}
+        wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
+        return wrapped
+
+    return decorate
+
+
+def _parameter(name: str) -> inspect.Parameter:
+    field = Config.model_fields[name]
+    flag = "--" + name.replace("_", "-")
+    shown = "" if field.default is None or name == "data_dir" else f" [default: {field.default}]"
+    text = (field.description or "") + shown
+    if field.annotation is bool:
+        annotation: Any = Annotated[bool | None, typer.Option(flag + "/--no-" + name.replace("_", "-"), help=text, show_default=False)]
+    else:
+        metavar = next((m for kind, m in (("int", "N"), ("float", "X")) if kind in str(field.annotation)), "TEXT")
+        annotation = Annotated[str | None, typer.Option(flag, metavar=metavar, help=text, show_default=False)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _gathered(file: Path | None, settings: dict[str, Any], assignments: list[str]) -> Config:
+    """The file's settings, the options over them, --set over both."""
+    values = configs.load(file) if file else {}
+    for name, value in settings.items():
+        if value is not None:
+            values[name] = value
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key.strip():
+            raise Error(f"--set {assignment!r} should read KEY=VALUE")
+        configs.assign(values, key.strip(), literal(value.strip()))
+    return configs.check(values)

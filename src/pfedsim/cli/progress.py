@@ -1,0 +1,86 @@
+"""How a run under way shows itself: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from pfedsim.runs.run import Progress as Done
+    from pfedsim.runs.run import Watch
+
+
+@contextmanager
+def watching(console: Console, quiet: bool) -> Iterator[Watch]:
+    """A watcher for `execute`, on this console."""
+    if quiet:
+        yield lambda done: None
+    elif console.is_terminal:
+        with _bar(console) as watch:
+            yield watch
+    else:
+        yield _lines(console)
+
+
+@contextmanager
+def _bar(console: Console) -> Iterator[Watch]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[score]}"),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=console) as progress:
+        current: TaskID | None = None
+
+        def watch(done: Done) -> None:
+            nonlocal current
+            if done.note:
+                console.print(f"note: {done.note}", style="yellow")
+            if current is None or done.round < progress.tasks[current].completed:
+                current = progress.add_task(done.method, total=done.rounds, score="")
+            progress.update(current, completed=done.round, score=_score(done))
+
+        yield watch
+
+
+def _lines(console: Console) -> Watch:
+    """About twenty lines a run, with the time left from the second round on."""
+    began, last = time.monotonic(), 0
+
+    def watch(done: Done) -> None:
+        nonlocal began, last
+        if done.note:
+            console.print(f"note: {done.note}", highlight=False)
+            return
+        if done.round < last:
+            began = time.monotonic()
+        step = max(1, done.rounds // 20)
+        finished = done.round == last
+        if done.round in (2, done.rounds) or done.round % step == 0:
+            each = (time.monotonic() - began) / done.round
+            left = "" if done.round in (1, done.rounds) else f", {_time(each * (done.rounds - done.round))} left"
+            state = "finished" if finished else f"round {done.round} of {done.rounds}"
+            console.print(f"{done.method}: {state}{_score(done)}{left}", highlight=False, soft_wrap=True)
+        if finished:
+            began, last = time.monotonic(), 0
+        else:
+            last = done.round
+
+    return watch
+
+
+def _score(done: Done) -> str:
+    return "" if done.micro is None or done.mean is None else f", accuracy {100 * done.micro:.2f}% (mean of clients {100 * done.mean:.2f}%)"
+
+
+def _time(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

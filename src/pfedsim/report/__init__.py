@@ -1,0 +1,1 @@
+"""Runs as tables and pictures for people."""

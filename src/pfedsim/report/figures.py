@@ -1,0 +1,130 @@
+"""Runs as pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+from pfedsim.rows import Pairs
+from pfedsim.runs.compare import Comparison
+from pfedsim.runs.folder import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which colour-blind people can tell apart, and a marker each for print in grey
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
+MARKERS = "osD^vPX*"
+
+
+def _style(k: int) -> dict[str, Any]:
+    return {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)], "linestyle": ("-", "--", ":")[k // len(COLOURS) % 3]}
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130, bbox_inches="tight")
+    plt.close(figure)
+    return path
+
+
+def curves(runs: Mapping[str, Sequence[Run]], path: Path) -> Path:
+    """Accuracy over the rounds, as served; several runs under one name are seeds: their mean, with the range shaded."""
+    figure, axes = plt.subplots(figsize=(7.5, 4.2), layout="constrained")
+    for k, (name, several) in enumerate(runs.items()):
+        lines = [_curve(run) for run in several]
+        rounds = sorted(set.intersection(*(set(line) for line in lines)))
+        values = 100 * np.array([[line[r] for r in rounds] for line in lines])
+        axes.plot(rounds, values.mean(0), label=name, markersize=4, linewidth=1.6, **_style(k))
+        if len(values) > 1:
+            axes.fill_between(rounds, values.min(0), values.max(0), color=COLOURS[k % len(COLOURS)], alpha=0.15, linewidth=0)
+    axes.set(xlabel="round", ylabel="accuracy over all test samples, %", title="What each round's model gives, as served")
+    axes.grid(alpha=0.3)
+    _legend(axes, len(runs))
+    return _save(figure, path)
+
+
+def _curve(run: Run) -> dict[int, float]:
+    return {m["round"]: m["micro"] for m in run.metrics() if m.get("model") == "served" and m["split"] == "test"}
+
+
+def _legend(axes: Axes, entries: int) -> None:
+    if entries > 4:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+    else:
+        axes.legend(frameon=False)
+
+
+def clients(values: Mapping[str, Sequence[float]], path: Path) -> Path:
+    """Every client's accuracy with each method: a column of points per client, ordered by the first method's."""
+    names = list(values)
+    order = np.argsort(values[names[0]], kind="stable")
+    figure, axes = plt.subplots(figsize=(min(14, max(7.5, 0.12 * len(order) + 5)), 4.2), layout="constrained")
+    for k, name in enumerate(names):
+        style = _style(k) | {"linestyle": "none"}
+        axes.plot(range(len(order)), 100 * np.asarray(values[name])[order], label=name, markersize=5, alpha=0.8, **style)
+    if len(order) <= 40:
+        axes.set_xticks(range(len(order)), [str(i) for i in order], fontsize=8)
+    else:
+        axes.set_xticks([])
+    axes.set(xlabel=f"client, ordered by {names[0]}", ylabel="accuracy on its own test part, %", title="Each client's accuracy, as served")
+    axes.set_ylim(-3, 103)
+    axes.grid(alpha=0.3, axis="y")
+    _legend(axes, len(names))
+    return _save(figure, path)
+
+
+def similarity(pairs: Pairs, path: Path, title: str) -> Path:
+    """The similarities that the server held; pairs that never met are blank."""
+    ids = pairs.ids
+    place = {i: k for k, i in enumerate(ids)}
+    matrix = np.full((len(ids), len(ids)), np.nan)
+    for i in ids:
+        for j, value in pairs.row(i).items():
+            matrix[place[i], place[j]] = value
+    figure, axes = plt.subplots(figsize=(6.2, 5.2), layout="constrained")
+    axes.set_facecolor("#dddddd")
+    image = axes.imshow(matrix, cmap="viridis", interpolation="nearest")
+    figure.colorbar(image, ax=axes, label="similarity of classifiers", shrink=0.85)
+    step = max(1, len(ids) // 20)
+    axes.set_xticks(range(0, len(ids), step), [str(i) for i in ids[::step]], fontsize=8)
+    axes.set_yticks(range(0, len(ids), step), [str(i) for i in ids[::step]], fontsize=8)
+    axes.set(xlabel="client", ylabel="client", title=f"{title}\n(grey: never met)")
+    return _save(figure, path)
+
+
+def comparison_figures(comparison: Comparison, folder: Path) -> list[Path]:
+    """All pictures of a comparison; client by client and similarities are of the first seed."""
+    seed = comparison.seeds[0]
+    first = {name: by_seed[seed] for name, by_seed in comparison.runs.items()}
+    made = [
+        curves({name: list(by_seed.values()) for name, by_seed in comparison.runs.items()}, folder / "curves.png"),
+        clients({name: run.client_values() for name, run in first.items()}, folder / "clients.png"),
+    ]
+    return made + _similarities(first, folder)
+
+
+def run_figures(runs: Mapping[str, Run], folder: Path) -> list[Path]:
+    """All pictures of one or several runs, overlaid; client by client only where they have the same clients."""
+    made = [curves({name: [run] for name, run in runs.items()}, folder / "curves.png")]
+    if len({run.config.digests.partition for run in runs.values()}) == 1:
+        made.append(clients({name: run.client_values() for name, run in runs.items()}, folder / "clients.png"))
+    return made + _similarities(runs, folder)
+
+
+def _similarities(runs: Mapping[str, Run], folder: Path) -> list[Path]:
+    made: list[Path] = []
+    for name, run in runs.items():
+        pairs = run.similarity()
+        if pairs is not None and pairs.ids:
+            file = "similarity.png" if not made else f"similarity-{len(made) + 1}.png"
+            made.append(similarity(pairs, folder / file, f"{name}, after round {run.summary['rounds']}"))
+    return made

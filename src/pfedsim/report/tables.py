@@ -1,0 +1,157 @@
+"""Runs as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from pfedsim.runs.compare import ALONE, Comparison
+from pfedsim.runs.folder import Run
+
+
+def percent(value: float) -> str:
+    return "-" if np.isnan(value) else f"{100 * value:.2f}"
+
+
+def mean_std(values: np.ndarray) -> str:
+    """mean (std, ddof 1) in percent; one value alone has no spread."""
+    if np.isnan(values).all():
+        return "-"
+    return percent(float(values.mean())) + (f" ({100 * values.std(ddof=1):.2f})" if len(values) > 1 else "")
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, a cell for each method, and the numbers that best and second best are told by."""
+
+    heading: str
+    cells: list[str]
+    ranks: list[float] | None = None
+
+
+def columns(comparison: Comparison) -> list[Column]:
+    """What a comparison shows, left to right."""
+    methods = comparison.methods
+
+    def accuracy(heading: str, *path: str) -> Column:
+        values = [comparison.figures(m, *path) for m in methods]
+        return Column(heading, [mean_std(v) for v in values], [float(v.mean()) for v in values])
+
+    epochs = next((r.summary["finetuned"]["epochs"] for by in comparison.runs.values() for r in by.values() if r.summary["finetuned"]), 0)
+    worse = [float((comparison.client_gains(m) < 0).mean()) for m in methods]
+    result = [
+        accuracy("served:\nall samples", "served", "micro"),
+        accuracy("served:\nclient mean", "served", "mean"),
+    ]
+    if epochs:
+        result += [
+            accuracy(f"+{epochs} epochs:\nall samples", "finetuned", "micro"),
+            accuracy(f"+{epochs} epochs:\nclient mean", "finetuned", "mean"),
+        ]
+    down = [comparison.figures(m, "bytes_down_per_client_round").mean() for m in methods]
+    up = [comparison.figures(m, "bytes_up_per_client_round").mean() for m in methods]
+    return [
+        *result,
+        accuracy("served:\nworst tenth", "served", "worst_tenth"),
+        Column("worse off\nthan alone", ["-" if m == ALONE else f"{100 * w:.0f}%" for m, w in zip(methods, worse, strict=True)]),
+        Column("received per\nclient, round", [size(d) for d in down]),
+        Column("sent per\nclient, round", [size(u) for u in up]),
+    ]
+
+
+def places(column: Column) -> list[int]:
+    """0 for best, 1 for second, else 2; by the numbers as printed to two decimals."""
+    if column.ranks is None:
+        return [2] * len(column.cells)
+    shown = [round(100 * r, 2) if not np.isnan(r) else -1.0 for r in column.ranks]
+    order = sorted(set(shown), reverse=True)
+    return [min(order.index(value), 2) if value >= 0 else 2 for value in shown]
+
+
+def comparison_tables(comparison: Comparison) -> list[Table]:
+    """For the terminal, each within 80 columns: best bold, second underlined."""
+    shown = columns(comparison)
+    accuracies = [c for c in shown if c.ranks is not None and "worst" not in c.heading]
+    others = [c for c in shown if c not in accuracies]
+    return [_table(comparison.methods, accuracies), _table(comparison.methods, others)]
+
+
+def _table(methods: Sequence[str], shown: Sequence[Column]) -> Table:
+    table = Table()
+    table.add_column("method", no_wrap=True)
+    for column in shown:
+        table.add_column(column.heading, justify="right", no_wrap=True)
+    marks = [places(column) for column in shown]
+    styles = ("bold", "underline", "")
+    for row, method in enumerate(methods):
+        table.add_row(method, *(Text(c.cells[row], style=styles[m[row]]) for c, m in zip(shown, marks, strict=True)))
+    return table
+
+
+def caption(comparison: Comparison) -> str:
+    """What was compared."""
+    first = next(iter(next(iter(comparison.runs.values())).values()))
+    seeds = ", ".join(map(str, comparison.seeds))
+    spread = "mean (std over seeds)" if len(comparison.seeds) > 1 else "one seed"
+    summary = first.summary
+    return f"{summary['data']}, {summary['clients']} clients, {summary['rounds']} rounds, seed {seeds}: accuracy in %, {spread}"
+
+
+def verdict(comparison: Comparison) -> str:
+    """One honest sentence: who serves best, by how much over training alone, and what local epochs leave of it."""
+    served = {m: float(comparison.figures(m, "served", "micro").mean()) for m in comparison.methods}
+    others = {m: v for m, v in served.items() if m != ALONE}
+    if not others:
+        return "Only Local-Only was run: nothing is compared."
+    best = max(others, key=lambda m: others[m])
+    gap = 100 * (served[best] - served[ALONE])
+    worse = 100 * float((comparison.client_gains(best) < 0).mean())
+    text = (
+        f"As served, {best} is best of the joined methods and {abs(gap):.1f} points {'above' if gap >= 0 else 'below'} training alone, "
+        f"with {worse:.0f}% of the clients worse off than alone"
+    )
+    after = {m: float(comparison.figures(m, "finetuned", "micro").mean()) for m in others}
+    if not np.isnan(list(after.values())).any():
+        top = max(after, key=lambda m: after[m])
+        lead = 100 * (after[top] - after[best])
+        low = min(others, key=lambda m: others[m])
+        before, left = 100 * (others[best] - others[low]), 100 * (after[best] - after[low])
+        text += f"; after the same local epochs {top} is best"
+        text += f" ({lead:.1f} points above {best})" if top != best else ""
+        if low != best:
+            rest = f"{left:.1f} remain" if left > 0 else "none remain"
+            text += f", and of the {before:.1f} points between {best} and {low} {rest}"
+    return text + "."
+
+
+def run_table(runs: Sequence[Run]) -> Table:
+    """Runs side by side."""
+    table = Table()
+    for heading in ("run", "method", "data", "rounds", "seed"):
+        table.add_column(heading)
+    numbers = ("served, all samples", "mean of clients", "after local epochs", "mean of clients", "worst tenth", "balanced", "AUROC")
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    for run in runs:
+        s = run.summary
+        served, after = s["served"], s["finetuned"] or {}
+        cells = (
+            served["micro"], served["mean"], after.get("micro"), after.get("mean"), served["worst_tenth"],
+            served["balanced_accuracy"], served["auroc"],
+        )  # fmt: skip
+        row = [percent(np.nan if c is None else c) for c in cells]
+        table.add_row(run.path.name, s["method"], s["data"], str(s["rounds"]), str(s["seed"]), *row)
+    return table

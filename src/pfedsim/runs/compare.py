@@ -1,0 +1,80 @@
+"""Several methods on one federation, over several seeds; finished runs are reused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pfedsim.errors import Error
+from pfedsim.methods import label, parse
+from pfedsim.runs.config import Config
+from pfedsim.runs.folder import Run, slug
+from pfedsim.runs.run import Watch, execute
+from pfedsim.runs.session import federate, prepare
+
+ALONE = "Local-Only"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs by method's label and seed, all on the same federation."""
+
+    runs: dict[str, dict[int, Run]]
+    seeds: tuple[int, ...]
+
+    @property
+    def methods(self) -> list[str]:
+        return list(self.runs)
+
+    def figures(self, method: str, *path: str) -> np.ndarray:
+        """One figure of the summary (`"served", "micro"`) for every seed; NaN where there is none."""
+        values = []
+        for seed in self.seeds:
+            value: Any = self.runs[method][seed].summary
+            for key in path:
+                value = (value or {}).get(key)
+            values.append(np.nan if value is None else value)
+        return np.array(values, dtype=float)
+
+    def client_gains(self, method: str, reference: str = ALONE, model: str = "served") -> np.ndarray:
+        """(seed, client) accuracy above the reference method's, same client, same seed; the reference is as served."""
+        pairs = [(self.runs[method][s], self.runs[reference][s]) for s in self.seeds]
+        return np.array([np.subtract(a.client_values(model=model), b.client_values()) for a, b in pairs])
+
+
+def compare(config: Config, methods: Sequence[str], seeds: Sequence[int], out: Path, watch: Watch | None = None) -> Comparison:
+    """Runs every method with every seed into `out`; Local-Only is always among them."""
+    if not seeds:
+        raise Error("compare needs at least one seed")
+    specs = list(methods)
+    if not any(label(parse(spec, config.options)) == ALONE for spec in specs):
+        specs.insert(0, "local")
+    labels = {spec: label(parse(spec, config.options)) for spec in specs}
+    twice = [spec for spec in specs if list(labels.values()).count(labels[spec]) > 1]
+    if twice:
+        raise Error(f"{' and '.join(twice)} are the same method")
+    federation = federate(config)
+    runs: dict[str, dict[int, Run]] = {}
+    for spec in specs:
+        for seed in seeds:
+            one = config.model_copy(update={"method": spec, "seed": seed})
+            folder = out / f"{slug(labels[spec])}-seed{seed}"
+            run = _finished(folder, prepare(one, federation).config)
+            runs.setdefault(labels[spec], {})[seed] = run or execute(one, folder, federation, watch)
+    return Comparison(runs, tuple(seeds))
+
+
+def _finished(folder: Path, config: Config) -> Run | None:
+    if not folder.exists():
+        return None
+    try:
+        run = Run(folder)
+    except Error:
+        raise Error(f"{folder} holds an unfinished run; delete it or choose another --out") from None
+    if run.summary["config_digest"] != config.digest():
+        raise Error(f"{folder} holds a run with other settings; choose another --out")
+    return run

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from pfedsim.federation import Federation
 from pfedsim.method import Method
-from pfedsim.methods import METHODS, name_of
+from pfedsim.methods import settings_of
 from pfedsim.runs import config as configs
 from pfedsim.runs.folder import Run
 from pfedsim.runs.run import Watch, execute
@@ -25,12 +24,7 @@ def train(federation: Federation, method: str | Method = "pfedsim", out: str | P
     """Runs `method` on the federation; `settings` as on the command line: rounds, join, epochs, lr, seed, ... Without `out` the
     run's folder lives as long as the result."""
     words = {**federation.asked, **settings}
-    if isinstance(method, Method):
-        kind = type(method)
-        words["method"] = name_of(kind) if kind in METHODS.values() else f"{kind.__module__}:{kind.__qualname__}"
-        words[name_of(kind)] = {f.name: getattr(method, f.name) for f in fields(method)}
-    else:
-        words["method"] = method
+    words |= settings_of(method) if isinstance(method, Method) else {"method": method}
     if isinstance(words.get("model"), type):
         words["model"] = f"{words['model'].__module__}:{words['model'].__qualname__}"
     return execute(configs.check(words), None if out is None else Path(out), federation, watch)

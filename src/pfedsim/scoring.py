@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,8 @@ class ClientScore:
     metrics: Mapping[str, float]
     confusion: np.ndarray
     """(true class, predicted class) counts"""
+    labels: np.ndarray
+    predicted: np.ndarray
     model: Tensor | None = None
 
 
@@ -84,8 +86,9 @@ def score_client(site: Site, work: Work, finetune: int, split: str, models: bool
         logits = site.net.logits(theta, site.net.ready(x)).double().cpu().numpy()
     else:
         logits = np.zeros((0, site.fed.classes))
-    metrics, confusion = measure(logits, y.numpy())
-    return ClientScore(work.client, len(y), metrics, confusion, theta.cpu() if models else None)
+    labels = y.numpy()
+    metrics, confusion = measure(logits, labels)
+    return ClientScore(work.client, len(y), metrics, confusion, labels, logits.argmax(1), theta.cpu() if models else None)
 
 
 def measure(logits: np.ndarray, y: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
@@ -131,8 +134,3 @@ def _calibration_error(p: np.ndarray, y: np.ndarray) -> float:
     place = np.minimum((confidence * BINS).astype(int), BINS - 1)
     gaps = np.abs(np.bincount(place, confidence, BINS) - np.bincount(place, right, BINS))
     return float(gaps.sum() / len(y))
-
-
-def worse_off(scores: Sequence[float], alone: Sequence[float]) -> float:
-    """Share of the clients that score less than alone."""
-    return float(np.mean(np.asarray(scores) < np.asarray(alone)))

@@ -72,7 +72,7 @@ def run(config: Config, out: Out = None, fresh: Fresh = False, quiet: Quiet = Fa
 @with_settings("method", "seed")
 def compare(
     config: Config,
-    methods: Annotated[str, typer.Option("--methods", help="methods, separated by commas")] = "local,fedavg,pfedsim",
+    methods: Annotated[str, typer.Option("--methods", help="all, or methods separated by commas")] = "local,fedavg,pfedsim",
     seeds: Annotated[str, typer.Option("--seeds", help="seeds, separated by commas")] = "42",
     out: Out = None,
     fresh: Fresh = False,
@@ -80,7 +80,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Run several methods on one federation (Local-Only always among them) and set them side by side."""
-    specs, numbers = _listed(methods), _numbers(seeds)
+    specs, numbers = list(METHODS) if methods == "all" else _listed(methods), _numbers(seeds)
     place = out or Path("runs") / f"compare-{slug(config.data)}-{config.digest()[:6]}"
     if fresh and place.exists():
         _remove(place)
@@ -89,13 +89,14 @@ def compare(
     for spec in specs:
         parse(spec, config.options)
     from pfedsim.report.figures import comparison_figures
+    from pfedsim.report.formats import write_all
     from pfedsim.report.tables import caption, comparison_tables, verdict
     from pfedsim.runs.compare import compare as carry_out
 
     console = Console()
     with watching(console, quiet or as_json) as watch:
         result = carry_out(config, specs, numbers, place, watch)
-    pictures = comparison_figures(result, place / "figures")
+    files = write_all(result, place) + comparison_figures(result, place / "figures")
     if as_json:
         print(json.dumps({m: {s: r.summary for s, r in by.items()} for m, by in result.runs.items()}))
     elif quiet:
@@ -106,7 +107,7 @@ def compare(
         for table in comparison_tables(result):
             console.print(table)
         console.print(verdict(result), highlight=False)
-        console.print("pictures: " + ", ".join(map(str, pictures)), highlight=False, soft_wrap=True)
+        console.print("tables and pictures: " + ", ".join(map(str, files)), highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -44,6 +44,13 @@ def name_of(kind: type[Method]) -> str:
     return next((name for name, known in METHODS.items() if known is kind), kind.__name__.lower())
 
 
+def settings_of(method: Method) -> dict[str, Any]:
+    """The configuration's words for this method object: its name, and a table of its options."""
+    kind = type(method)
+    spec = name_of(kind) if kind in METHODS.values() else f"{kind.__module__}:{kind.__qualname__}"
+    return {"method": spec, name_of(kind): {f.name: getattr(method, f.name) for f in fields(method)}}
+
+
 def label(method: Method) -> str:
     """Name and the options that differ from the defaults: how tables tell two variants apart."""
     given = {f.name: getattr(method, f.name) for f in fields(method) if getattr(method, f.name) != f.default}

@@ -97,7 +97,7 @@ def similarity(pairs: Pairs, path: Path, title: str) -> Path:
     step = max(1, len(ids) // 20)
     axes.set_xticks(range(0, len(ids), step), [str(i) for i in ids[::step]], fontsize=8)
     axes.set_yticks(range(0, len(ids), step), [str(i) for i in ids[::step]], fontsize=8)
-    axes.set(xlabel="client", ylabel="client", title=f"{title}\n(grey: never met)")
+    axes.set(xlabel="client", ylabel="client", title=f"{title}\n(grey: never met, or itself)")
     return _save(figure, path)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from pfedsim.runs.compare import ALONE, Comparison
+from pfedsim.report.statistics import SEEDS_ENOUGH, paired_difference
+from pfedsim.runs.compare import ALONE, COMMON, Comparison
 from pfedsim.runs.folder import Run
 
 
@@ -37,6 +38,8 @@ def size(count: float) -> str:
 class Column:
     """A heading, a cell for each method, and the numbers that best and second best are told by."""
 
+    group: str
+    """the terminal shows a table for each group"""
     heading: str
     cells: list[str]
     ranks: list[float] | None = None
@@ -46,11 +49,12 @@ def columns(comparison: Comparison) -> list[Column]:
     """What a comparison shows, left to right."""
     methods = comparison.methods
 
-    def accuracy(heading: str, *path: str) -> Column:
+    def accuracy(heading: str, *path: str, group: str = "accuracy") -> Column:
         values = [comparison.figures(m, *path) for m in methods]
-        return Column(heading, [mean_std(v) for v in values], [float(v.mean()) for v in values])
+        return Column(group, heading, [mean_std(v) for v in values], [float(v.mean()) for v in values])
 
     epochs = next((r.summary["finetuned"]["epochs"] for by in comparison.runs.values() for r in by.values() if r.summary["finetuned"]), 0)
+    models = ["served"] + ["finetuned"] * (epochs > 0)
     worse = [float((comparison.client_gains(m) < 0).mean()) for m in methods]
     result = [
         accuracy("served:\nall samples", "served", "micro"),
@@ -65,11 +69,22 @@ def columns(comparison: Comparison) -> list[Column]:
     up = [comparison.figures(m, "bytes_up_per_client_round").mean() for m in methods]
     return [
         *result,
-        accuracy("served:\nworst tenth", "served", "worst_tenth"),
-        Column("worse off\nthan alone", ["-" if m == ALONE else f"{100 * w:.0f}%" for m, w in zip(methods, worse, strict=True)]),
-        Column("received per\nclient, round", [size(d) for d in down]),
-        Column("sent per\nclient, round", [size(u) for u in up]),
+        accuracy("served:\nworst tenth", "served", "worst_tenth", group="clients"),
+        Column("clients", "worse off\nthan alone", ["-" if m == ALONE else f"{100 * w:.0f}%" for m, w in zip(methods, worse, strict=True)]),
+        Column("clients", "received per\nclient, round", [size(d) for d in down]),
+        Column("clients", "sent per\nclient, round", [size(u) for u in up]),
+        *(_differences(comparison, reference, model) for model in models for reference in (ALONE, COMMON) if reference in methods),
     ]
+
+
+def _differences(comparison: Comparison, reference: str, model: str) -> Column:
+    """Points above the reference method, the same kind of model on both sides, with the paired bootstrap's 95% interval."""
+    hits = {m: [run.hits(model) for run in by_seed.values()] for m, by_seed in comparison.runs.items()}
+    cells = []
+    for method in comparison.methods:
+        d = paired_difference(hits[method], hits[reference])
+        cells.append("-" if method == reference else f"{100 * d.mean:+.1f} [{100 * d.low:.1f}, {100 * d.high:.1f}]")
+    return Column(f"difference, {model}", f"{'served' if model == 'served' else 'tuned'}: minus\n{reference}", cells)
 
 
 def places(column: Column) -> list[int]:
@@ -84,9 +99,8 @@ def places(column: Column) -> list[int]:
 def comparison_tables(comparison: Comparison) -> list[Table]:
     """For the terminal, each within 80 columns: best bold, second underlined."""
     shown = columns(comparison)
-    accuracies = [c for c in shown if c.ranks is not None and "worst" not in c.heading]
-    others = [c for c in shown if c not in accuracies]
-    return [_table(comparison.methods, accuracies), _table(comparison.methods, others)]
+    groups = dict.fromkeys(column.group for column in shown)
+    return [_table(comparison.methods, [c for c in shown if c.group == group]) for group in groups]
 
 
 def _table(methods: Sequence[str], shown: Sequence[Column]) -> Table:
@@ -107,7 +121,11 @@ def caption(comparison: Comparison) -> str:
     seeds = ", ".join(map(str, comparison.seeds))
     spread = "mean (std over seeds)" if len(comparison.seeds) > 1 else "one seed"
     summary = first.summary
-    return f"{summary['data']}, {summary['clients']} clients, {summary['rounds']} rounds, seed {seeds}: accuracy in %, {spread}"
+    resampled = "seeds" if len(comparison.seeds) >= SEEDS_ENOUGH else "clients and test samples"
+    return (
+        f"{summary['data']}, {summary['clients']} clients, {summary['rounds']} rounds, seed {seeds}: accuracy in %, {spread}; "
+        f"differences in points with 95% intervals of a paired bootstrap over {resampled}"
+    )
 
 
 def verdict(comparison: Comparison) -> str:

@@ -17,6 +17,7 @@ from pfedsim.runs.run import Watch, execute
 from pfedsim.runs.session import federate, prepare
 
 ALONE = "Local-Only"
+COMMON = "FedAvg"
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pfedsim.scoring import Scores
 
 BASE = "base.safetensors"
+PREDICTIONS = "predictions.safetensors"
 
 
 class Run:
@@ -65,6 +66,17 @@ class Run:
         last = str(self.summary["rounds"])
         rows = [r for r in self.clients() if (r["round"], r["model"], r["split"], r["metric"]) == (last, model, split, metric)]
         return [float(r["value"] or "nan") for r in sorted(rows, key=lambda r: int(r["client"]))]
+
+    def hits(self, model: str = "served") -> list[np.ndarray]:
+        """For every client, which of its test samples the final model gets right."""
+        import numpy as np
+        from safetensors.numpy import load_file
+
+        columns = load_file(self.path / PREDICTIONS)
+        if model not in columns:
+            raise Error(f"{self.path} has no predictions of the {model} models")
+        right = columns[model] == columns["label"]
+        return [right[columns["client"] == i] for i in range(self.summary["clients"])] if len(right) else [np.zeros(0, bool)]
 
     def similarity(self, round: int | None = None) -> Pairs | None:
         """The similarities that the server held after this round (default: the last scored); None where a method has none."""
@@ -146,6 +158,19 @@ class Writer:
 
     def similarity(self, round: int, pairs: Pairs) -> None:
         _save(pairs.tensors(), self.path / "similarity" / f"{round:05d}.safetensors")
+
+    def predictions(self, scores: Mapping[str, Scores]) -> None:
+        """Every test sample's client, label and predicted class, in the order of clients and of their test parts."""
+        import numpy as np
+        import torch
+
+        first = next(iter(scores.values()))
+        columns = {
+            "client": [np.full(c.samples, c.client) for c in first.clients],
+            "label": [c.labels for c in first.clients],
+            **{name: [c.predicted for c in s.clients] for name, s in scores.items()},
+        }
+        _save({name: torch.from_numpy(np.concatenate(parts).astype(np.int32)) for name, parts in columns.items()}, self.path / PREDICTIONS)
 
     def models(self, thetas: Mapping[int, Tensor], base: int, layout: Layout, data: DataSet, config: Config) -> str:
         """Every client's final model as named tensors: those equal to the base client's are written once. Returns their sha256."""

@@ -130,6 +130,7 @@ class _Execution:
         config = session.config
         served = self._score(state, models=True)
         after = self._score(state, finetune=config.score.finetune) if config.score.finetune else None
+        writer.predictions({"served": served} | ({"finetuned": after} if after else {}))
         thetas = {c.client: c.model for c in served.clients if c.model is not None}
         base = next((i for i in thetas if i not in state.memories), 0)
         digest = writer.models(thetas, base, session.fed.layout, session.federation.data, config)

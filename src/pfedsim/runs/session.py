@@ -70,12 +70,12 @@ def federate(config: Config) -> Federation:
     return Federation(data, partition, {word: getattr(config, word) for word in words})
 
 
-def prepare(config: Config, federation: Federation | None = None) -> Session:
-    """Everything but the rounds themselves."""
+def prepare(config: Config, federation: Federation | None = None, method: Method | None = None) -> Session:
+    """Everything but the rounds themselves; `method`: this very object in place of the one that the configuration describes."""
     federation = federation or federate(config)
     digests = Digests(data=federation.data.digest, partition=federation.partition.digest)
     config = config.resolved(federation.data.defaults, federation.clients).model_copy(update={"digests": digests})
-    method = config.method_made()
+    method = method or config.method_made()
     device = _device(config.device)
     data, settings = federation.data, config.settings()
     assert config.model is not None

@@ -1,0 +1,53 @@
+"""How sure a difference between two methods is: a paired bootstrap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+DRAWS = 2000
+SEEDS_ENOUGH = 5  # from here on runs are resampled; below, clients and their test samples
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean difference in accuracy over all test samples, its 95% interval, and over what was resampled."""
+
+    mean: float
+    low: float
+    high: float
+    over: str
+
+
+def paired_difference(ours: Sequence[Sequence[np.ndarray]], theirs: Sequence[Sequence[np.ndarray]], seed: int = 0) -> Difference:
+    """Of two methods' hits, each by seed and client, on the same test samples."""
+    rng = np.random.default_rng(seed)
+    by_seed = np.array(
+        [np.concatenate(a).mean() - np.concatenate(b).mean() for a, b in zip(ours, theirs, strict=True)],
+    )
+    if len(by_seed) >= SEEDS_ENOUGH:
+        drawn = by_seed[rng.integers(len(by_seed), size=(DRAWS, len(by_seed)))].mean(1)
+        return Difference(float(by_seed.mean()), *_interval(drawn), over="seeds")
+    clients = range(len(ours[0]))
+    gains = [np.mean([np.subtract(a[i], b[i], dtype=float) for a, b in zip(ours, theirs, strict=True)], axis=0) for i in clients]
+    gains = [g for g in gains if len(g)]
+    sums = np.stack([_resampled_sums(g, rng) for g in gains])  # (client, draw): each client's samples drawn again
+    sizes = np.array([len(g) for g in gains])
+    who = rng.integers(len(gains), size=(DRAWS, len(gains)))  # the clients drawn again
+    which = rng.integers(DRAWS, size=who.shape)  # so that a client drawn twice brings two different draws
+    drawn = sums[who, which].sum(1) / sizes[who].sum(1)
+    return Difference(float(by_seed.mean()), *_interval(drawn), over="clients and test samples")
+
+
+def _resampled_sums(gains: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Sums of as many samples drawn with replacement, `DRAWS` times: gains take few values, so a multinomial does it."""
+    values, counts = np.unique(gains, return_counts=True)
+    drawn: np.ndarray = rng.multinomial(len(gains), counts / len(gains), size=DRAWS) @ values
+    return drawn
+
+
+def _interval(drawn: np.ndarray) -> tuple[float, float]:
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(low), float(high)

@@ -113,6 +113,7 @@ class Method:
 
     title: ClassVar[str] = ""
     paper: ClassVar[str] = ""
+    elsewhere: ClassVar[str] = ""  # what other code bases get wrong about it
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # named sets of options
     weights = "samples"
     validation = 0.0  # share of the train part held back: not trained on, not in weights or moments

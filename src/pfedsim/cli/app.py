@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -133,33 +132,52 @@ def show(
 
 
 @app.command()
-def methods(name: Annotated[str | None, typer.Argument(help="one method, with its options")] = None) -> None:
-    """The methods, or one of them with its options."""
+def methods(
+    name: Annotated[str | None, typer.Argument(help="one method: its options, what it sends and keeps, what goes wrong elsewhere")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="all methods in full, as Markdown")] = False,
+) -> None:
+    """The methods, or one of them in full."""
     console = Console()
-    if name is None:
+    if markdown:
+        from pfedsim.report.methods import page
+
+        print(page(), end="")
+    elif name is None:
         table = Table("name", "method", "what it does")
         for key, kind in METHODS.items():
             table.add_row(key, kind.title, (kind.__doc__ or "").splitlines()[0])
         console.print(table)
-        return
+    else:
+        from pfedsim.methods import parse
+
+        kind = type(parse(name))
+        from rich.markdown import Markdown
+
+        from pfedsim.report.methods import describe
+
+        console.print(Markdown(describe(kind)))
+
+
+@app.command()
+def check(method: Annotated[str, typer.Argument(help="a method's name, or your own as file.py:Class")]) -> None:
+    """Hold a method to what every method must do; exit code 1 where it fails."""
     from pfedsim.methods import parse
 
-    kind = type(parse(name))
-    console.print(f"{kind.title or kind.__name__}: {(kind.__doc__ or '').strip()}", highlight=False)
-    console.print(f"paper: {kind.paper}", highlight=False)
-    hints = get_type_hints(kind, include_extras=True)
-    table = Table("option", "default", "what it is")
-    for option in fields(kind):
-        notes = [note for note in get_args(hints[option.name]) if isinstance(note, str)]
-        table.add_row(option.name, str(option.default), notes[0] if notes else "")
-    if fields(kind):
-        console.print(table)
-    for preset, options in kind.presets.items():
-        console.print(f"{name}:{preset} sets {', '.join(f'{k}={_short(v)}' for k, v in options.items())}", highlight=False)
+    made = parse(method)
+    import warnings
 
+    from pfedsim.conformance import check as carry_out
+    from pfedsim.errors import Notice
 
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    console = Console()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Notice)
+        results = carry_out(made)
+    for result in results:
+        console.print(f"{'FAILED' if result.why else 'passed'}  {result.name}" + (f": {result.why}" if result.why else ""), highlight=False)
+    failed = sum(bool(result.why) for result in results)
+    console.print(f"{len(results) - failed} of {len(results)} checks passed", highlight=False)
+    raise typer.Exit(1 if failed else 0)
 
 
 def _listed(text: str) -> list[str]:

@@ -1,0 +1,61 @@
+"""What a method is, for people: its options, its paper, what it sends and keeps (measured), what goes wrong elsewhere."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, get_args, get_type_hints
+
+from pfedsim.anatomy import anatomy
+from pfedsim.method import Method
+from pfedsim.methods import METHODS, make, name_of
+
+STAGES = {"warm": "warm-up: ", "": ""}
+
+
+def options(kind: type[Method]) -> list[tuple[str, str, str]]:
+    """Name, default and meaning of every option."""
+    hints = get_type_hints(kind, include_extras=True)
+    return [(f.name, _short(f.default), _meaning(hints[f.name])) for f in fields(kind)]
+
+
+def describe(kind: type[Method]) -> str:
+    """The method as Markdown; numbers of parameters are measured with LeNet5, 3 x 32 x 32, ten classes."""
+    found = anatomy(make(kind, {}))
+    lines = [f"## {kind.title or kind.__name__}", "", inspect.getdoc(kind) or "", "", f"Paper: {kind.paper or 'not named'}"]
+    if rows := options(kind):
+        lines += ["", "| option | default | what it is |", "|---|---|---|", *(f"| `{n}` | `{d}` | {w} |" for n, d, w in rows)]
+    name = name_of(kind)
+    if kind.presets:
+        lines += [""]
+        lines += [f"`{name}:{p}` sets {', '.join(f'`{k}={_short(v)}`' for k, v in o.items())}." for p, o in kind.presets.items()]
+    lines += ["", "| | parameters |", "|---|---|"]
+    for wave in found.waves:
+        what = STAGES.get(wave.stage, wave.stage + ": ") + ("" if wave.task == "train" else f"{wave.task}, ")
+        lines += [f"| {what}a client receives | {_counts(wave.down)} |", f"| {what}a client sends | {_counts(wave.up)} |"]
+    lines += [f"| the server keeps | {_counts(found.server)} |", f"| a client keeps | {_counts(found.client)} |"]
+    if kind.elsewhere:
+        lines += ["", f"Elsewhere: {kind.elsewhere}"]
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """All methods: docs/methods.md."""
+    head = (
+        "# The methods\n\nWritten by `pfedsim methods --markdown`. Numbers of parameters are counted in messages of a real run "
+        "(LeNet5, 3 x 32 x 32, ten classes: 62,050 parameters and 44 norm statistics; eight clients, four a round, six rounds).\n\n"
+    )
+    return head + "\n".join(describe(kind) for kind in METHODS.values())
+
+
+def _counts(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in sizes.items()) or "nothing"
+
+
+def _meaning(hint: Any) -> str:
+    return next((note for note in get_args(hint) if isinstance(note, str)), "")
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

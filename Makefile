@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test lint clean
 
 demo: $(VENV)/ready
-	$(BIN)/pfedsim demo
+	$(BIN)/pfedsim compare --methods local,fedavg,pfedsim --seeds 42,43,44 --out demo
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest

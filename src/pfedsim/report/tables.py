@@ -155,21 +155,37 @@ def verdict(comparison: Comparison) -> str:
     return text + "."
 
 
+FIGURES = {
+    "micro": "accuracy, all samples",
+    "mean": "accuracy, client mean",
+    "worst_tenth": "accuracy, worst tenth",
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro-F1",
+    "auroc": "AUROC",
+    "calibration_error": "calibration error",
+}
+
+
 def run_table(runs: Sequence[Run]) -> Table:
-    """Runs side by side."""
+    """One run: every figure, as served and after local epochs. Several: a line each."""
     table = Table()
-    for heading in ("run", "method", "data", "rounds", "seed"):
-        table.add_column(heading)
-    numbers = ("served, all samples", "mean of clients", "after local epochs", "mean of clients", "worst tenth", "balanced", "AUROC")
-    for heading in numbers:
-        table.add_column(heading, justify="right")
+    if len(runs) == 1:
+        summary = runs[0].summary
+        after = summary["finetuned"] or {}
+        name = f"{summary['method']}, {summary['data']}, {summary['rounds']} rounds, seed {summary['seed']}"
+        for heading in (f"{name}: in %", "served", f"+{after['epochs']} epochs") if after else (f"{name}: in %", "served"):
+            table.add_column(heading, justify="left" if heading.endswith("in %") else "right")
+        for figure, words in FIGURES.items():
+            table.add_row(words, *(percent(_number(s.get(figure))) for s in (summary["served"], after) if s))
+        return table
+    for heading in ("run", "method", "served:\nall samples", "served:\nclient mean", "tuned:\nall samples", "tuned:\nclient mean"):
+        table.add_column(heading, justify="left" if heading in ("run", "method") else "right")
     for run in runs:
-        s = run.summary
-        served, after = s["served"], s["finetuned"] or {}
-        cells = (
-            served["micro"], served["mean"], after.get("micro"), after.get("mean"), served["worst_tenth"],
-            served["balanced_accuracy"], served["auroc"],
-        )  # fmt: skip
-        row = [percent(np.nan if c is None else c) for c in cells]
-        table.add_row(run.path.name, s["method"], s["data"], str(s["rounds"]), str(s["seed"]), *row)
+        served, after = run.summary["served"], run.summary["finetuned"] or {}
+        cells = (served["micro"], served["mean"], after.get("micro"), after.get("mean"))
+        table.add_row(run.path.name, run.summary["method"], *(percent(_number(c)) for c in cells))
     return table
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value

@@ -1,0 +1,5 @@
+"""`python -m pfedsim`."""
+
+from pfedsim.cli import main
+
+main()

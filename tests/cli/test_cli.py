@@ -1,0 +1,141 @@
+"""The command line as a user meets it: right words, wrong words, and what is printed."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+QUICK = ["--rounds", "2", "--epochs", "1", "--clients", "4", "--set", "score.finetune=1"]
+
+
+def pfedsim(*arguments, cwd=None, check=True):
+    done = subprocess.run([sys.executable, "-m", "pfedsim", *map(str, arguments)], capture_output=True, text=True, cwd=cwd)
+    if check:
+        assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--set", "lerning_rate=0.1"], "did you mean 'lr'?"),
+        (["--data", "nosuch"], "there is no data set 'nosuch'"),
+        (["--data", "digit"], "did you mean 'digits'?"),
+        (["--alpha", "-1"], "alpha = '-1'"),
+        (["--rounds", "0"], "rounds = '0'"),
+        (["--rounds", "ten"], "rounds = 'ten'"),
+        (["missing.toml"], "missing.toml cannot be read"),
+        (["broken.toml"], "broken.toml is not TOML"),
+        (["--method", "mine.py:Mine"], "mine.py, line 2"),
+        (["--method", "fedsim"], "did you mean 'pfedsim'?"),
+        (["--method", "pfedsim:papr"], "did you mean 'paper'?"),
+        (["--set", "pfedsim.roh=1"], "did you mean 'rho'?"),
+        (["--set", "rounds"], "should read KEY=VALUE"),
+        (["--method", "pfedsim(rho=2)"], "pfedsim.rho = 2"),
+        (["--method", "pfedsim(warmup=nosuch)"], "there is no method 'nosuch'"),
+        (["--partition", "dirichelt"], "did you mean 'dirichlet'?"),
+        (["--model", "lenet"], "did you mean 'lenet5'?"),
+        (["--device", "gpu"], "device = 'gpu'"),
+    ],
+)
+def test_wrong_words_get_one_sentence_without_torch(tmp_path, arguments, says):
+    (tmp_path / "broken.toml").write_text("rounds = = 3\n")
+    (tmp_path / "mine.py").write_text("x = 1\ndef broken(:\n")
+    probe = "import sys; from pfedsim.cli import main\ntry: main()\nfinally: assert 'torch' not in sys.modules, 'torch was imported'"
+    done = subprocess.run([sys.executable, "-c", probe, "run", *arguments], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_help_needs_no_torch():
+    probe = "import sys; sys.argv = ['pfedsim', '--help']\nfrom pfedsim.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+    done = subprocess.run([sys.executable, "-c", probe + "print('torch' in sys.modules)"], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "False"
+    for command in ("run", "compare", "show", "methods", "check"):
+        assert f"  {command} " in done.stdout
+
+
+def test_a_truncated_data_file_is_named(tmp_path):
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    (folder / "data_batch_1.bin").write_bytes(b"\0" * 1000)
+    done = pfedsim("run", "--data", "cifar10", "--data-dir", tmp_path, cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert "data_batch_1.bin has 1,000 bytes" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_run_show_and_run_again(tmp_path):
+    first = pfedsim("run", "--method", "pfedsim", *QUICK, "--out", "first", cwd=tmp_path)
+    assert "served" in first.stdout
+    assert "round 2 of 2" in first.stdout
+    again = pfedsim("run", "--method", "pfedsim", *QUICK, "--out", "first", cwd=tmp_path, check=False)
+    assert again.returncode == 2
+    assert "--fresh" in again.stderr
+    pfedsim("run", "first/config.toml", "--out", "second", "--quiet", cwd=tmp_path)
+    for name in ("config.toml", "metrics.jsonl", "clients.csv", "summary.json", "partition.json", "models/base.safetensors"):
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes(), name
+    shown = pfedsim("show", "first", "second", cwd=tmp_path)
+    pictures = [line for line in shown.stdout.splitlines() if line.endswith(".png")]
+    assert {p.rpartition("/")[2] for p in pictures} >= {"curves.png", "clients.png"}
+    for picture in pictures:
+        assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
+    pfedsim("run", "--method", "fedavg", *QUICK, "--out", "first", "--fresh", "--quiet", cwd=tmp_path)
+    assert json.loads((tmp_path / "first" / "summary.json").read_text())["method"] == "FedAvg"
+
+
+def test_fresh_deletes_nothing_that_is_not_ours(tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.tex").write_text("years of work")
+    done = pfedsim("run", *QUICK, "--out", "thesis", "--fresh", cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert (tmp_path / "thesis" / "chapter1.tex").exists()
+
+
+def test_json_prints_the_summary_alone(tmp_path):
+    done = pfedsim("run", "--method", "fedavg", *QUICK, "--json", cwd=tmp_path)
+    summary = json.loads(done.stdout)
+    assert 0 <= summary["served"]["micro"] <= 1
+    assert summary["finetuned"]["epochs"] == 1
+
+
+def test_compare_adds_local_only_and_reuses_finished_runs(tmp_path):
+    words = ["compare", "--methods", "fedavg,pfedsim(rho=0.5),pfedsim(rho=0.5,own=2)", "--seeds", "42,43", *QUICK, "--out", "side"]
+    done = pfedsim(*words, cwd=tmp_path)
+    for expected in ("Local-Only", "FedAvg", "pFedSim", "pFedSim(own=2.0)", "worse off", "As served"):
+        assert expected in done.stdout, expected
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("side/*/summary.json")}
+    assert len(before) == 8
+    again = pfedsim(*words, cwd=tmp_path)
+    assert before == {p: p.stat().st_mtime_ns for p in tmp_path.glob("side/*/summary.json")}
+    assert "round" not in again.stdout.split("rounds,")[0].replace("rounds", "")
+    for name in ("table.md", "table.tex", "table.csv", "gains.csv", "figures/curves.png", "figures/clients.png"):
+        assert (tmp_path / "side" / name).stat().st_size > 0
+    other = pfedsim(*words[:-2], "--lr", "0.1", "--out", "side", cwd=tmp_path, check=False)
+    assert other.returncode == 2
+    assert "other settings" in other.stderr
+
+
+def test_check_fails_a_method_that_changes_its_input(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\nfrom pfedsim import Method\n\n\n@dataclass(frozen=True)\nclass Mine(Method):\n"
+        "    def gradient(self, job, theta, batches):\n        theta += 1\n        return job.grad(theta, batches[0])\n"
+    )
+    done = pfedsim("check", "mine.py:Mine", cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert "FAILED  hooks are pure" in done.stdout
+    assert "gradient changed" in done.stdout
+
+
+def test_a_failing_hook_is_named_with_its_client(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\nfrom pfedsim import Method\n\n\n@dataclass(frozen=True)\nclass Mine(Method):\n"
+        "    def finish(self, job, ends):\n        if job.client == 2:\n            raise ValueError('no such thing')\n"
+        "        return super().finish(job, ends)\n"
+    )
+    done = pfedsim("run", "--method", "mine.py:Mine", *QUICK, "--join", "1", "--out", "mine", cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert "Mine.finish failed for client 2 in round 0: ValueError: no such thing" in done.stderr

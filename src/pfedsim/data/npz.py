@@ -33,15 +33,17 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise Error(f"there is no file {path}")
     try:
-        with np.load(path) as file:
+        with zipfile.ZipFile(path), np.load(path) as file:
             return {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError, AttributeError) as error:
-        raise Error(f"{path} is not a whole .npz file: {error}") from error
+    except Exception as error:  # a damaged file makes zip, zlib, tokenize and numpy raise what they like
+        raise Error(f"{path} is not a whole .npz file: {' '.join(str(error).split())}") from error
 
 
 def _samples(path: Path, x: np.ndarray) -> np.ndarray:
     if x.ndim < 2 or x.dtype.kind not in "uifb":
         raise Error(f"{path}: x is {x.dtype} of shape {x.shape}; it must hold numbers, one sample per row")
+    if not len(x):
+        raise Error(f"{path} holds no sample")
     if x.dtype == np.uint8:
         if x.ndim == 3:  # grey images without a channel
             x = x[:, None]

@@ -92,6 +92,7 @@ class Run:
         from safetensors.torch import load_file
 
         from pfedsim import models
+        from pfedsim.seeds import torch_seeded
 
         index = _json(self.path / "models" / "index.json")
         if not 0 <= number < index["clients"]:
@@ -100,7 +101,8 @@ class Run:
         own = self.path / "models" / f"client-{number:05d}.safetensors"
         if own.is_file():
             tensors |= load_file(own)
-        module = models.build(index["model"], tuple(index["shape"]), len(index["classes"]))
+        with torch_seeded(0, "model"):  # its first values are thrown away; the caller's generator is left alone
+            module = models.build(index["model"], tuple(index["shape"]), len(index["classes"]))
         module.load_state_dict(tensors, strict=False)  # the batch counters of norm layers are not kept
         return module.eval()
 

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pfedsim.data import cifar10
+from pfedsim.data.partition import Partition, Split, load, make
+from pfedsim.errors import Error
+
+EMNIST = [
+    40363, 44704, 40072, 41112, 39154, 36606, 39937, 41893, 39579, 39533,
+    7469, 4526, 11833, 5341, 5785, 10622, 2964, 3673, 13994, 4388, 2850, 5886, 10487, 9588, 29139, 9744, 3018, 5882, 24272, 11396,
+    14604, 5433, 5501, 3203, 5541, 3165,
+    11677, 6012, 3286, 11860, 28723, 2961, 4276, 10217, 3152, 2213, 2957, 17853, 3109, 13316, 3215, 2816, 3499, 16425, 3136, 21227,
+    3312, 3378, 3164, 3292, 2746, 3176,
+]  # fmt: skip
+COUNTS = {"cifar10": [6000] * 10, "cinic10": [27_000] * 10, "tiny": [550] * 200, "emnist": EMNIST}
+
+
+def deal(y: np.ndarray, kind: str = "dirichlet", **asked: Any) -> Partition:
+    words = {"clients": 100, "alpha": 0.1, "classes_each": 2, "minimum": 40, "test": 0.5, "seed": 42, **asked}
+    return make(kind, y, "digest", **words)
+
+
+def by_class(name: str) -> np.ndarray:
+    """Labels with a set's class counts, in the order of the classes."""
+    return np.repeat(np.arange(len(COUNTS[name])), COUNTS[name])
+
+
+def sizes(partition: Partition) -> list[int]:
+    return [len(s.train) + len(s.test) for s in partition.clients]
+
+
+def dealt(partition: Partition) -> list[np.ndarray]:
+    return [np.concatenate([s.train, s.test]) for s in partition.clients]
+
+
+@pytest.mark.parametrize(
+    ("name", "alpha", "least", "most", "std"),
+    [
+        ("cifar10", 0.1, 50, 2197, 487.033),
+        ("cifar10", 0.5, 213, 1036, 170.400),
+        ("cinic10", 0.1, 40, 9115, 1962.403),
+        ("cinic10", 0.5, 578, 4847, 843.357),
+        ("tiny", 0.1, 605, 1307, 118.842),
+        ("tiny", 0.5, 911, 1200, 38.233),
+        ("emnist", 0.1, 2817, 17_627, 2545.991),
+        ("emnist", 0.5, 4523, 9992, 782.930),
+    ],
+)
+def test_the_papers_data_table(name: str, alpha: float, least: int, most: int, std: float) -> None:
+    found = sizes(deal(by_class(name), alpha=alpha))
+    assert (min(found), max(found), round(float(np.std(found)), 3)) == (least, most, std)
+    assert sum(found) == sum(COUNTS[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "alpha", "first"),
+    [
+        ("cifar10", 0.1, [2035, 336, 79, 619, 449, 186]),
+        ("cifar10", 0.5, [638, 706, 248, 602, 814, 453]),
+        ("emnist", 0.1, [8315, 8209, 8626, 17_627, 8757, 13_712]),
+        ("emnist", 0.5, [8509, 8284, 8244, 8193, 8663, 7138]),
+    ],
+)
+def test_sizes_need_only_the_class_counts_whatever_the_order_of_the_labels(name: str, alpha: float, first: list[int]) -> None:
+    y = by_class(name)
+    assert sizes(deal(y, alpha=alpha))[:6] == first
+    mixed = np.random.default_rng(5).permutation(y)
+    assert sizes(deal(mixed, alpha=alpha)) == sizes(deal(y, alpha=alpha))
+
+
+@pytest.mark.parametrize(("alpha", "train", "test", "classes"), [(0.1, 29_977, 30_023, 4.52), (0.5, 29_973, 30_027, 8.34)])
+def test_totals_after_the_split(alpha: float, train: int, test: int, classes: float) -> None:
+    y = by_class("cifar10")
+    partition = deal(y, alpha=alpha)
+    assert sum(len(s.train) for s in partition.clients) == train
+    assert sum(len(s.test) for s in partition.clients) == test
+    assert all(len(s.test) - len(s.train) in (0, 1) for s in partition.clients)
+    assert np.mean([len(np.unique(y[share])) for share in dealt(partition)]) == pytest.approx(classes)
+
+
+@pytest.mark.parametrize(("alpha", "first"), [(0.1, [3234, 25409, 35856, 22311, 19768]), (0.5, [32714, 52683, 56328, 24854, 2658])])
+def test_the_index_lists_of_real_cifar10(alpha: float, first: list[int]) -> None:
+    folder = Path(os.environ.get("PFEDSIM_DATA", "nowhere"))
+    try:
+        data = cifar10.read(folder)
+    except Error:
+        pytest.skip("no CIFAR-10 in $PFEDSIM_DATA")
+    partition = make("dirichlet", data.y, data.digest, clients=100, alpha=alpha, classes_each=2, minimum=40, test=0.5, seed=42)
+    assert partition.clients[0].train[:5].tolist() == first
+
+
+@pytest.mark.parametrize(("alpha", "std"), [(0.1, 572.4), (0.5, 242.8)])
+def test_plain_dirichlet_has_no_cap(alpha: float, std: float) -> None:
+    assert round(float(np.std(sizes(deal(by_class("cifar10"), "dirichlet-plain", alpha=alpha)))), 1) == std
+
+
+def test_iid_shares_are_even_in_size_and_classes() -> None:
+    y = by_class("cifar10")
+    partition = deal(y, "iid", clients=7)
+    assert max(sizes(partition)) - min(sizes(partition)) <= 1
+    shares = np.stack([np.bincount(y[share], minlength=10) / len(share) for share in dealt(partition)])
+    assert abs(shares - 0.1).max() < 0.02
+
+
+@pytest.mark.parametrize("each", [1, 2, 5, 10])
+def test_every_client_holds_k_classes_and_classes_are_used_evenly(each: int) -> None:
+    y = by_class("cifar10")
+    partition = deal(y, "classes", clients=20, classes_each=each)
+    held = np.stack([np.bincount(y[share], minlength=10) > 0 for share in dealt(partition)])
+    assert (held.sum(1) == each).all()
+    assert (held.sum(0) == 20 * each / 10).all()
+    assert np.unique(np.concatenate(dealt(partition))).size == len(y)
+
+
+def test_given_clients_keep_their_own_samples() -> None:
+    owner = np.array(["ward b", "ward a", "ward b", "ward a", "ward c", "ward b", "ward c", "ward a"])
+    partition = deal(np.zeros(8, int), "given", clients=None, minimum=2, owner=owner)
+    assert [sorted(share.tolist()) for share in dealt(partition)] == [[1, 3, 7], [0, 2, 5], [4, 6]]
+
+
+labels = st.lists(st.integers(0, 5), min_size=30, max_size=300).map(np.array)
+
+
+@given(
+    labels, st.sampled_from(["dirichlet", "dirichlet-plain", "classes", "iid"]), st.integers(1, 9), st.floats(0.05, 20),
+    st.integers(1, 3), st.integers(2, 6), st.floats(0.05, 0.95), st.integers(0, 2**32 - 1),
+)  # fmt: skip
+def test_every_sample_is_dealt_once_and_the_minimum_is_kept(
+    y: np.ndarray, kind: str, clients: int, alpha: float, each: int, minimum: int, test: float, seed: int
+) -> None:
+    try:
+        partition = deal(y, kind, clients=clients, alpha=alpha, classes_each=each, minimum=minimum, test=test, seed=seed)
+    except Error:
+        return  # a request that cannot be met; what it says is tested below
+    everything = np.concatenate(dealt(partition))
+    assert len(everything) == len(set(everything.tolist()))
+    if kind != "classes" or clients * each >= len(np.unique(y)):  # fewer holders than classes leave classes out
+        assert len(everything) == len(y)
+    assert min(sizes(partition)) >= minimum
+    assert len(partition.clients) == clients
+    assert all(len(s.train) and len(s.test) for s in partition.clients)
+    again = deal(y, kind, clients=clients, alpha=alpha, classes_each=each, minimum=minimum, test=test, seed=seed)
+    assert again.digest == partition.digest
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "way_out"),
+    [
+        ("dirichlet", {"minimum": 100}, "--minimum 6 at most"),
+        ("dirichlet", {"alpha": 1e-3, "clients": 20, "minimum": 25}, "raise --alpha, lower --minimum or take fewer clients"),
+        ("dirichlet", {"alpha": 1e-300, "clients": 20, "minimum": 2}, "raise --alpha"),
+        ("dirichlet-plain", {"alpha": 1e-3, "clients": 20, "minimum": 2}, "raise --alpha"),
+        ("iid", {"clients": 601, "minimum": 1}, "--minimum 0 at most"),
+        ("classes", {"classes_each": 4, "clients": 5}, "--classes-each 4 is more than the 3 classes"),
+        ("classes", {"classes_each": 1, "clients": 20, "minimum": 30}, "raise --classes-each or take fewer clients"),
+        ("given", {}, "array `client`"),
+        ("given", {"owner": np.arange(600) // 300, "clients": 3}, "names 2 clients, 3 were asked for"),
+        ("given", {"owner": (np.arange(600) > 0).astype(int), "clients": None}, "lower --minimum or leave it out"),
+    ],
+)
+def test_an_impossible_request_names_a_way_out(kind: str, asked: dict[str, Any], way_out: str) -> None:
+    with pytest.raises(Error) as caught:
+        deal(np.repeat([0, 1, 2], 200), kind, **asked)
+    assert way_out in str(caught.value)
+
+
+# the file
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    partition = make("dirichlet", np.repeat([0, 1, 2], 40), "d" * 64, clients=4, alpha=1.0, classes_each=2, minimum=5, test=0.5, seed=1)
+    partition.save(tmp_path / "partition.json")
+    return tmp_path / "partition.json"
+
+
+def test_a_partition_comes_back_from_its_file(saved: Path) -> None:
+    made = make("dirichlet", np.repeat([0, 1, 2], 40), "d" * 64, clients=4, alpha=1.0, classes_each=2, minimum=5, test=0.5, seed=1)
+    read = load(saved, "d" * 64, 120)
+    assert read.digest == made.digest == json.loads(saved.read_text())["digest"]
+    assert read.recipe == made.recipe
+    for a, b in zip(read.clients, made.clients, strict=True):
+        assert (a.train.tolist(), a.test.tolist()) == (b.train.tolist(), b.test.tolist())
+
+
+def _moved(content: dict[str, Any]) -> None:
+    content["clients"][0]["train"].append(content["clients"][1]["train"].pop())
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (_moved, "damaged"),
+        (lambda c: c["clients"].pop(), "damaged"),
+        (lambda c: c["clients"][0].pop("test"), "not a whole partition file"),
+        (lambda c: c["clients"][0]["train"].append("x"), "not a whole partition file"),
+        (lambda c: c["clients"][0]["train"].append([1]), "not a whole partition file"),
+        (lambda c: c["clients"][0]["train"].append(10**30), "not a whole partition file"),
+        (lambda c: c.update(format="another"), "is not a partition file"),
+    ],
+)
+def test_damage_is_noticed(saved: Path, damage: Any, says: str) -> None:
+    content = json.loads(saved.read_text())
+    damage(content)
+    saved.write_text(json.dumps(content))
+    with pytest.raises(Error, match=says):
+        load(saved, "d" * 64, 120)
+
+
+def test_a_file_cut_short_or_missing_is_refused(saved: Path) -> None:
+    saved.write_text(saved.read_text()[:-40])
+    with pytest.raises(Error, match="not a whole partition file"):
+        load(saved, "d" * 64, 120)
+    with pytest.raises(Error, match="cannot be read"):
+        load(saved.with_name("other.json"), "d" * 64, 120)
+
+
+def test_another_data_sets_partition_is_refused(saved: Path) -> None:
+    with pytest.raises(Error, match="made for other data"):
+        load(saved, "e" * 64, 120)
+
+
+@pytest.mark.parametrize(
+    ("clients", "says"),
+    [
+        ([Split(np.array([0, 1]), np.array([1, 2]))], "both train and test"),
+        ([Split(np.array([0]), np.array([120]))], "sample 120, the data has 120"),
+        ([Split(np.array([-1]), np.array([5]))], "sample -1, the data has 120"),
+        ([], "no client"),
+    ],
+)
+def test_positions_that_make_no_sense_are_refused(tmp_path: Path, clients: list[Split], says: str) -> None:
+    Partition(tuple(clients), {}, "d").save(tmp_path / "p.json")
+    with pytest.raises(Error, match=says):
+        load(tmp_path / "p.json", "d", 120)

@@ -47,8 +47,8 @@ class Scores:
     @property
     def micro(self) -> float:
         """Accuracy over all samples alike: the paper's number."""
-        correct = sum(int(np.trace(c.confusion)) for c in self.clients)
-        return correct / max(1, sum(c.samples for c in self.clients))
+        correct, samples = sum(int(np.trace(c.confusion)) for c in self.clients), sum(c.samples for c in self.clients)
+        return correct / samples if samples else float("nan")
 
     def mean(self, metric: str = "accuracy") -> float:
         """Mean over the clients for which the metric exists."""
@@ -58,9 +58,9 @@ class Scores:
     def summary(self) -> dict[str, Any]:
         """The figures over all clients that files and tables show."""
         accuracy = np.sort([c.metrics["accuracy"] for c in self.clients if c.samples])
-        worst = accuracy[: max(1, len(accuracy) // 10)]
+        worst = float(accuracy[: max(1, len(accuracy) // 10)].mean()) if len(accuracy) else float("nan")
         means = {metric: self.mean(metric) for metric in METRICS}
-        return {"micro": self.micro, "mean": means.pop("accuracy"), "worst_tenth": float(worst.mean()), **means}
+        return {"micro": self.micro, "mean": means.pop("accuracy"), "worst_tenth": worst, **means}
 
 
 def score(
@@ -92,26 +92,32 @@ def score_client(site: Site, work: Work, finetune: int, split: str, models: bool
 
 
 def measure(logits: np.ndarray, y: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
-    """All metrics of these class scores, and the confusion matrix."""
+    """All metrics of these class scores, and the confusion matrix. Scores that are not finite, of a model that has diverged, are
+    no probabilities: what needs them is NaN."""
     samples, classes = logits.shape
     confusion = np.zeros((classes, classes), dtype=np.int64)
     if not samples:
         return dict.fromkeys(METRICS, float("nan")), confusion
-    shifted = logits - logits.max(1, keepdims=True)
-    log_p = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    log_p = _log_softmax(logits) if np.isfinite(logits).all() else None
     predicted = logits.argmax(1)
     np.add.at(confusion, (y, predicted), 1)
     hits, true, called = np.diag(confusion), confusion.sum(1), confusion.sum(0)
     present = true > 0
     seen = present | (called > 0)
     return {
-        "loss": float(-log_p[np.arange(samples), y].mean()),
+        "loss": float("nan") if log_p is None else float(-log_p[np.arange(samples), y].mean()),
         "accuracy": float(hits.sum() / samples),
         "balanced_accuracy": float((hits[present] / true[present]).mean()),
         "macro_f1": float((2 * hits[seen] / (true + called)[seen]).mean()),
-        "auroc": _auroc(np.exp(log_p), y),
-        "calibration_error": _calibration_error(np.exp(log_p), y),
+        "auroc": float("nan") if log_p is None else _auroc(np.exp(log_p), y),
+        "calibration_error": float("nan") if log_p is None else _calibration_error(np.exp(log_p), y),
     }, confusion
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = logits - logits.max(1, keepdims=True)
+    log_p: np.ndarray = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    return log_p
 
 
 def _auroc(p: np.ndarray, y: np.ndarray) -> float:

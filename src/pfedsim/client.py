@@ -20,7 +20,7 @@ def run_client(site: Site, work: Work) -> tuple[Reply, Client]:
     """One client's answer to one message, and what it remembers."""
     with _on(site, work) as job:
         with hook(site.method, "phases", job):
-            phases = site.method.phases(job)
+            phases = list(site.method.phases(job))
         ends = train(site.method, job, phases)
         with hook(site.method, "finish", job):
             reply, client = site.method.finish(job, ends)
@@ -35,7 +35,7 @@ def run_to_score(site: Site, work: Work, finetune: int = 0) -> Tensor:
             plain = Method()
             return train(plain, job, [Phase(site.fed.layout.trainable, finetune, site.fed.settings.lr)])[-1]
         with hook(site.method, "phases", job):
-            phases = site.method.phases(job)
+            phases = list(site.method.phases(job))
         return train(site.method, job, phases)[-1]
 
 
@@ -53,7 +53,7 @@ def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:
         velocity = torch.zeros_like(theta)
         for batches in job.passes(job.phase):
             with hook(method, "gradient", job):
-                step = method.gradient(job, theta, batches)
+                step = _whole(job, method.gradient(job, theta, batches))
             if settings.decay:
                 step = step + settings.decay * theta
             if settings.momentum:
@@ -80,16 +80,24 @@ def _on(site: Site, work: Work) -> Iterator[Job]:
     with torch_seeded(site.fed.settings.seed, f"{work.purpose}/torch", work.round, work.client):
         with hook(site.method, "begin", job):
             job.start = site.method.begin(job)
+            _whole(job, job.start.theta)
         yield job
 
 
+def _whole(job: Job, vector: Tensor) -> Tensor:
+    """A vector that a hook returned; one of another size would be stretched without a word."""
+    if vector.shape != job.fed.initial.shape:
+        raise ValueError(f"it gave shape {tuple(vector.shape)}, expected {tuple(job.fed.initial.shape)}")
+    return vector
+
+
 @contextmanager
-def hook(method: Method, name: str, job: Job | None = None) -> Iterator[None]:
+def hook(method: Method, name: str, job: Job | None = None, round: int | None = None) -> Iterator[None]:
     """Names method, hook, client and round when a hook fails."""
     try:
         yield
     except Error:
         raise
     except Exception as error:
-        where = f" for client {job.client} in round {job.round}" if job else ""
+        where = f" for client {job.client} in round {job.round}" if job else "" if round is None else f" in round {round}"
         raise HookError(f"{type(method).__name__}.{name} failed{where}: {type(error).__name__}: {error}") from error

@@ -56,7 +56,7 @@ def run_rounds(method: Method, fed: Fed, kept: Tensor, engine: Engine, schedule:
         events: list[dict[str, Any]] = []
         task = ""
         while task != "train":
-            with hook(method, "plan"):
+            with hook(method, "plan", round=state.server.round):
                 task, clients = method.plan(fed, state.server, sampled)
             messages = send(method, fed, kept, state, clients, task)
             works = [Work(i, state.server.round, messages[i], state.memories.get(i, Client()), task) for i in sorted(messages)]
@@ -65,7 +65,9 @@ def run_rounds(method: Method, fed: Fed, kept: Tensor, engine: Engine, schedule:
             for work, (reply, memory) in zip(works, engine.map(run_client, works), strict=True):
                 down, up = traffic.get(work.client, (0, 0))
                 traffic[work.client] = down + message_bytes(work.message, kept), up + reply_bytes(reply, kept)
-                if (why := objection(method, fed, work.message, reply, kept)) is None:
+                with hook(method, "replies", round=work.round):
+                    why = objection(method, fed, work.message, reply, kept)
+                if why is None:
                     accepted.append(reply)
                     memories[work.client] = memory
                 else:
@@ -73,7 +75,7 @@ def run_rounds(method: Method, fed: Fed, kept: Tensor, engine: Engine, schedule:
             server = state.server
             if accepted:
                 rng = generator(fed.settings.seed, f"aggregate/{task}", server.round)
-                with hook(method, "aggregate"):
+                with hook(method, "aggregate", round=server.round):
                     server = method.aggregate(fed, server, task, accepted, rng)
             state = State(server, memories)
         state = replace(state, server=replace(state.server, round=state.server.round + 1))
@@ -82,7 +84,7 @@ def run_rounds(method: Method, fed: Fed, kept: Tensor, engine: Engine, schedule:
 
 def send(method: Method, fed: Fed, kept: Tensor, state: State, clients: Sequence[int], task: str) -> dict[int, Message]:
     """The method's messages as they leave the server."""
-    with hook(method, "send"):
+    with hook(method, "send", round=state.server.round):
         messages = method.send(fed, state.server, clients, task)
     models: dict[int, Tensor] = {}  # a model sent to many is sealed once
     for message in messages.values():

@@ -1,4 +1,4 @@
-"""What a federated method is: hooks whose defaults are FedAvg, and the nouns that they speak of.
+"""What a federated method is: hooks whose defaults average the clients' models, and the nouns that they speak of.
 
 A method is a frozen dataclass of hyper-parameters. It holds no state: hooks take state and return state, change nothing that they
 were given, and draw randomness only from the generator handed to them.
@@ -109,7 +109,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Method:
-    """The hooks. Override what differs from FedAvg; fields are the method's options, checked when it is made."""
+    """The hooks. Override what differs from plain averaging; fields are the method's options, checked when it is made."""
 
     title: ClassVar[str] = ""
     paper: ClassVar[str] = ""

@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le
 from pydantic import TypeAdapter, ValidationError
 
 from pfedsim.errors import Error
-from pfedsim.rows import Pairs, Rows, weighted_mean
+from pfedsim.rows import Rows, weighted_mean
 from pfedsim.settings import Settings
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Share = Annotated[float, Ge(0), Le(1)]
 Positive = Annotated[float, Gt(0)]
 AtLeastZero = Annotated[float, Ge(0)]
+Count = Annotated[int, Ge(1)]
 Weights = Annotated[Literal["samples", "uniform"], "clients count by their train samples, or all alike"]
 
 
@@ -56,7 +57,7 @@ class Server:
     round: int
     model: Tensor
     personal: Rows | None = None
-    extra: Mapping[str, Tensor | Rows | Pairs] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)  # each a Tensor, Rows or Pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,8 +134,8 @@ class Method:
         return {i: Message(task, server.model) for i in clients}
 
     def aggregate(self, fed: Fed, server: Server, task: str, replies: Sequence[Reply], rng: torch.Generator) -> Server:
-        """The server after a wave; replies come sorted by client and there is at least one."""
-        return replace(server, model=self.mean(replies))
+        """The server after a wave; replies come sorted by client. To "train" there is at least one, to another task perhaps none."""
+        return replace(server, model=self.mean(fed, replies))
 
     # at the client
 
@@ -166,9 +167,13 @@ class Method:
 
     # not hooks
 
-    def mean(self, replies: Sequence[Reply]) -> Tensor:
-        """The replies' models averaged as `weights` says."""
-        return weighted_mean((r.weight if self.weights == "samples" else 1.0, r.model) for r in replies if r.model is not None)
+    def mean(self, fed: Fed, replies: Sequence[Reply]) -> Tensor:
+        """The replies' models averaged as `weights` says; norm statistics, where they travel, always by train samples."""
+        models = [(r.weight, r.model) for r in replies if r.model is not None]
+        by_samples = weighted_mean(models)
+        if self.weights == "samples":
+            return by_samples
+        return by_samples.where(fed.layout.buffers, weighted_mean((1.0, model) for _, model in models))
 
     def plain(self, job: Job) -> bool:
         """Whether `gradient` is left alone, so that a backend may run a whole phase in one call."""

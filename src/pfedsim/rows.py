@@ -48,7 +48,7 @@ def weighted_mean(terms: Iterable[tuple[float, Tensor]]) -> Tensor:
 
     total, weight = None, 0.0
     for w, vector in terms:
-        total = torch.zeros(vector.shape, dtype=torch.float64) if total is None else total
+        total = torch.zeros_like(vector, dtype=torch.float64) if total is None else total
         total.add_(vector.double(), alpha=w)
         weight += w
     if total is None:

@@ -73,7 +73,7 @@ def run_rounds(method: Method, fed: Fed, kept: Tensor, engine: Engine, schedule:
                 else:
                     events.append({"event": "rejected", "round": work.round, "client": work.client, "why": why})
             server = state.server
-            if accepted:
+            if accepted or task != "train":  # a method must learn that it asked in vain, or it would ask for ever
                 rng = generator(fed.settings.seed, f"aggregate/{task}", server.round)
                 with hook(method, "aggregate", round=server.round):
                     server = method.aggregate(fed, server, task, accepted, rng)

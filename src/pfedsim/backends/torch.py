@@ -89,17 +89,17 @@ class TorchNet:
         """The classifier's scores for features `z`, in eval mode."""
         self._load(theta, training=False)
         with torch.no_grad():
-            scores: Tensor = self._head(z)
-            return scores
+            scores: Tensor = self._head(z.to(self.device))
+            return scores.to(z.device)
 
     def head_grad(self, theta: Tensor, z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Gradient of the classifier's mean cross-entropy at features `z`: by `theta` and by `z`, in eval mode."""
         self._load(theta, training=False)
         self._grad.zero_()
-        z = z.detach().requires_grad_()
-        torch.autograd.backward(F.cross_entropy(self._head(z), targets))
-        assert z.grad is not None
-        return self._grad.clone(), z.grad
+        here = z.detach().to(self.device).requires_grad_()
+        torch.autograd.backward(F.cross_entropy(self._head(here), targets.to(self.device)))
+        assert here.grad is not None
+        return self._grad.clone().to(z.device), here.grad.to(z.device)
 
     def moments(self, theta: Tensor, x: Tensor) -> list[tuple[int, Tensor, Tensor]]:
         """Count, mean and population variance per channel at each norm layer's input, in eval mode."""

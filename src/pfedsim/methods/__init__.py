@@ -11,12 +11,34 @@ from typing import Any
 
 from pfedsim.errors import Error, nearest
 from pfedsim.method import Method
+from pfedsim.methods.fedap import FedAP
 from pfedsim.methods.fedavg import FedAvg
+from pfedsim.methods.fedbn import FedBN
+from pfedsim.methods.feddyn import FedDyn
+from pfedsim.methods.fedfomo import FedFomo
+from pfedsim.methods.fedgen import FedGen
+from pfedsim.methods.fedper import FedPer
+from pfedsim.methods.fedprox import FedProx
+from pfedsim.methods.fedrep import FedRep
 from pfedsim.methods.local import LocalOnly
+from pfedsim.methods.perfedavg import PerFedAvg
 from pfedsim.methods.pfedsim import PFedSim
 from pfedsim.plugin import load_class
 
-METHODS: dict[str, type[Method]] = {"local": LocalOnly, "fedavg": FedAvg, "pfedsim": PFedSim}
+METHODS: dict[str, type[Method]] = {
+    "local": LocalOnly,
+    "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "feddyn": FedDyn,
+    "fedgen": FedGen,
+    "fedbn": FedBN,
+    "perfedavg": PerFedAvg,
+    "fedper": FedPer,
+    "fedrep": FedRep,
+    "fedfomo": FedFomo,
+    "fedap": FedAP,
+    "pfedsim": PFedSim,
+}
 
 
 def parse(spec: str, tables: Mapping[str, Mapping[str, Any]] | None = None) -> Method:

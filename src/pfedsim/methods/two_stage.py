@@ -52,7 +52,10 @@ class TwoStage(Method):
         first, second = self.first(), self.second()
         if not (first.keeps(fed.layout) == second.keeps(fed.layout)).all():
             raise Error(f"{self.title}: {first.title or type(first).__name__} cannot warm up, because it keeps part of the model at home")
-        return self._turn(fed, first.init(fed, theta, rng), 0)
+        server = first.init(fed, theta, rng)
+        if server.personal is not None:
+            raise Error(f"{self.title}: {first.title or type(first).__name__} cannot warm up, because it has no common model")
+        return self._turn(fed, server, 0)
 
     def plan(self, fed: Fed, server: Server, sampled: Sequence[int]) -> tuple[str, Sequence[int]]:
         return self._at_server(server).plan(fed, server, sampled)

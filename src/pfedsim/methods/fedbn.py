@@ -1,0 +1,29 @@
+"""FedBN. Li et al., FedBN: Federated learning on non-IID features via local batch normalization, ICLR 2021."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pfedsim.errors import Error
+from pfedsim.method import Method, Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pfedsim.layout import Layout
+
+
+@dataclass(frozen=True)
+class FedBN(Method):
+    """FedAvg in which weights and statistics of norm layers, of whatever type and name, stay with each client."""
+
+    title = "FedBN"
+    paper = "Li et al. 2021, Algorithm 1"
+
+    weights: Weights = "samples"
+
+    def keeps(self, layout: Layout) -> Tensor:
+        if not layout.norm.any():
+            raise Error(f"{self.title} keeps norm layers at the clients, but this network has none: take fedavg or another network")
+        return layout.norm

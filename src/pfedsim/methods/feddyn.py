@@ -1,0 +1,54 @@
+"""FedDyn. Acar et al., Federated learning based on dynamic regularization, ICLR 2021."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
+
+from pfedsim.method import Client, Fed, Method, Positive, Reply, Server, Weights
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from pfedsim.job import Batch, Job
+
+
+@dataclass(frozen=True)
+class FedDyn(Method):
+    """Client i minimises f_i(theta) - <v_i, theta> + alpha/2 |theta - theta_received|^2, where its memory v_i makes the clients'
+    optima agree with the common one. Only trained entries are corrected; norm statistics are averaged as in FedAvg."""
+
+    title = "FedDyn"
+    paper = "Acar et al. 2021, Algorithm 1; alpha as in the pFedSim paper"
+
+    weights: Weights = "uniform"
+    alpha: Annotated[Positive, "strength of the dynamic regularisation"] = 0.01
+    clip: Annotated[Positive, "largest norm of the loss gradient in a step"] = 10.0
+
+    def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> Server:
+        return Server(0, theta, extra={"h": theta.double() * 0})
+
+    def gradient(self, job: Job, theta: Tensor, batches: Sequence[Batch]) -> Tensor:
+        g = job.grad(theta, batches[0])
+        shrink = self.clip / max(self.clip, float(g.norm()))
+        return shrink * g - _memory(job) + self.alpha * (theta - job.start.theta)
+
+    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Client]:
+        moved = (ends[-1] - job.start.theta).where(job.fed.layout.trainable, 0)
+        return job.reply(ends[-1]), job.remember(ends[-1], memory=_memory(job) - self.alpha * moved)  # v_i <- v_i - alpha (theta_i - theta)
+
+    def aggregate(self, fed: Fed, server: Server, task: str, replies: Sequence[Reply], rng: torch.Generator) -> Server:
+        theta, h = server.model.double(), server.extra["h"]
+        for reply in replies:
+            assert reply.model is not None
+            h = h - self.alpha / fed.clients * (reply.model.double() - theta).where(fed.layout.trainable, 0)  # n: all clients
+        model = (self.mean(fed, replies).double() - h / self.alpha).float()
+        return replace(server, model=model, extra={**server.extra, "h": h})
+
+
+def _memory(job: Job) -> Tensor:
+    """v_i, zero at first."""
+    memory = job.memory.extra.get("memory")
+    return job.start.theta * 0 if memory is None else memory

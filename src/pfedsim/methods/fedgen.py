@@ -1,0 +1,97 @@
+"""FedGen. Zhu et al., Data-free knowledge distillation for heterogeneous federated learning, ICML 2021.
+
+The server trains a generator G of features whose classes all clients' classifiers agree on; clients train on its features too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_types import Ge
+
+from pfedsim.method import AtLeastZero, Client, Count, Fed, Message, Method, Positive, Reply, Server, Share, Weights
+from pfedsim.methods.generator import Generator
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from pfedsim.job import Batch, Job
+
+
+@dataclass(frozen=True)
+class FedGen(Method):
+    """FedAvg whose clients also learn from generated features; no client's data are needed to make them."""
+
+    title = "FedGen"
+    paper = "Zhu et al. 2021, Algorithm 1; all options as in the pFedSim paper"
+
+    weights: Weights = "samples"
+    alpha: Annotated[AtLeastZero, "weight of the classifier's loss on generated features"] = 10.0
+    beta: Annotated[AtLeastZero, "weight of the pull towards what the classifier says of generated features"] = 10.0
+    fade: Annotated[Share, "alpha, beta and lr are multiplied by this after every round"] = 0.98
+    noise: Annotated[Count, "width of the generator's noise"] = 32
+    hidden: Annotated[Count, "width of the generator's hidden layer"] = 32
+    steps: Annotated[Count, "training steps of the generator in a round"] = 5
+    batch: Annotated[int, Ge(2), "generated features in a step"] = 32
+    lr: Annotated[Positive, "the generator's learning rate"] = 3e-4
+
+    def generator(self, fed: Fed) -> Generator:
+        layout = fed.layout
+        into_head = next(s[1] for s, at in zip(layout.shapes, layout.starts, strict=True) if len(s) == 2 and layout.head[at])
+        return Generator(fed.classes, self.noise, self.hidden, into_head)
+
+    def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> Server:
+        return Server(0, theta, extra=self.generator(fed).start(rng))
+
+    def send(self, fed: Fed, server: Server, clients: Sequence[int], task: str) -> dict[int, Message]:
+        extra = {name: server.extra[name] for name in ("g", "statistics") if task == "train"}
+        return {i: Message(task, server.model, extra) for i in clients}
+
+    def gradient(self, job: Job, theta: Tensor, batches: Sequence[Batch]) -> Tensor:
+        from torch.nn import functional as F
+
+        if job.round == 0:  # G has learnt nothing yet
+            return super().gradient(job, theta, batches)
+        make, y = self.generator(job.fed), batches[0].y
+        faded = max(1e-5, self.fade**job.round)
+        said = job.head(theta, make(job.message.extra, y, job.rng)).softmax(1)
+        targets = F.one_hot(y, job.fed.classes) + self.beta * faded * said  # CE(f(x), y) + beta KL(said || f(x)), but for a constant
+        drawn = _draw(job.labels.bincount().nonzero()[:, 0], self.batch, job.rng)
+        on_generated, _ = job.head_grad(theta, make(job.message.extra, drawn, job.rng), drawn)  # CE(phi(G(y')), y')
+        ratio = self.batch / job.fed.settings.batch
+        return job.grad(theta, batches[0], targets) + ratio * self.alpha * faded * on_generated
+
+    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Client]:
+        return job.reply(ends[-1], labels=job.labels.bincount(minlength=job.fed.classes).float()), job.remember(ends[-1])
+
+    def replies(self, fed: Fed, message: Message) -> dict[str, tuple[int, ...]]:
+        return {"model": (fed.layout.size,), "labels": (fed.classes,)}
+
+    def aggregate(self, fed: Fed, server: Server, task: str, replies: Sequence[Reply], rng: torch.Generator) -> Server:
+        import torch
+        from torch.nn import functional as F
+
+        counts = torch.stack([r.extra["labels"] for r in replies])
+        shares, qualified = counts / counts.sum(0), counts.sum(0).nonzero()[:, 0]
+        # the teachers are the round's own classifiers phi_i; what they keep at home is NaN
+        teachers = [r.model.where(r.model.isfinite(), fed.initial) for r in replies if r.model is not None]
+        make, state = self.generator(fed), server.extra
+        for _ in range(self.steps):
+            y = _draw(qualified, self.batch, rng)
+            weights = [F.one_hot(y, fed.classes) * share[y, None] for share in shares]
+
+            def by_features(z: Tensor, weights: list[Tensor] = weights) -> Tensor:  # of sum_i c_i(y) / sum_j c_j(y) CE(phi_i(z), y)
+                return torch.stack([fed.net.head_grad(phi, z, w)[1] for phi, w in zip(teachers, weights, strict=True)]).sum(0)
+
+            state = {**state, **make.step(state, y, rng, by_features, self.lr * self.fade**server.round)}
+        return replace(server, model=self.mean(fed, replies), extra=state)
+
+
+def _draw(labels: Tensor, count: int, rng: torch.Generator) -> Tensor:
+    """So many of these labels, each alike."""
+    import torch
+
+    return labels[torch.randint(len(labels), (count,), generator=rng).to(labels.device)]

@@ -1,0 +1,26 @@
+"""FedPer. Arivazhagan et al., Federated learning with personalization layers, 2019 (arXiv 1912.00818)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pfedsim.method import Method, Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pfedsim.layout import Layout
+
+
+@dataclass(frozen=True)
+class FedPer(Method):
+    """FedAvg of the body; every client keeps a classifier of its own."""
+
+    title = "FedPer"
+    paper = "Arivazhagan et al. 2019, Algorithms 1 and 2"
+
+    weights: Weights = "samples"
+
+    def keeps(self, layout: Layout) -> Tensor:
+        return layout.head

@@ -1,0 +1,28 @@
+"""FedProx. Li et al., Federated optimization in heterogeneous networks, MLSys 2020."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from pfedsim.method import AtLeastZero, Method, Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pfedsim.job import Batch, Job
+
+
+@dataclass(frozen=True)
+class FedProx(Method):
+    """FedAvg whose clients are held near the common model: they minimise f_i(theta) + mu/2 |theta - theta_received|^2."""
+
+    title = "FedProx"
+    paper = "Li et al. 2020, Algorithm 2; mu as in the pFedSim paper"
+
+    weights: Weights = "uniform"
+    mu: Annotated[AtLeastZero, "how strongly clients are held near the common model"] = 1.0
+
+    def gradient(self, job: Job, theta: Tensor, batches: Sequence[Batch]) -> Tensor:
+        return job.grad(theta, batches[0]) + self.mu * (theta - job.start.theta)

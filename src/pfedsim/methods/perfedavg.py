@@ -1,0 +1,39 @@
+"""Per-FedAvg. Fallah et al., Personalized federated learning with theoretical guarantees: A model-agnostic meta-learning approach,
+NeurIPS 2020. Its first-order form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from pfedsim.method import Method, Phase, Positive, Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pfedsim.job import Batch, Job
+
+
+@dataclass(frozen=True)
+class PerFedAvg(Method):
+    """A common model that is good after a step of local training; scored after one plain local epoch."""
+
+    title = "Per-FedAvg"
+    paper = "Fallah et al. 2020, Algorithm 1 without second derivatives; alpha and beta as in the pFedSim paper"
+
+    weights: Weights = "uniform"
+    alpha: Annotated[Positive, "learning rate of the step to the client, and of the epoch before scoring"] = 0.01
+    beta: Annotated[Positive, "learning rate of the common model"] = 0.001
+
+    def phases(self, job: Job) -> list[Phase]:
+        everything = job.fed.layout.trainable
+        if job.message.task == "score":
+            return [Phase(everything, 1, self.alpha)]
+        return [Phase(everything, job.fed.settings.epochs, self.beta, batches=2)]
+
+    def gradient(self, job: Job, theta: Tensor, batches: Sequence[Batch]) -> Tensor:
+        if len(batches) == 1:
+            return job.grad(theta, batches[0])
+        u = theta - self.alpha * job.grad(theta, batches[0])
+        return job.grad(u, batches[1])  # theta <- theta - beta g(u; B')

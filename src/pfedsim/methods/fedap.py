@@ -91,6 +91,10 @@ class FedAP(TwoStage):
 
     title = "f-FedAP"
     paper = "Lu et al. 2022, f-FedAP; rho and mu as in the pFedSim paper"
+    elsewhere = (
+        "The paper speaks of the output of batch norm layers; the statistics are of their input. One version computes the mix "
+        "at scoring, a later one does not; one trains a single epoch in the warm-up."
+    )
 
     weights: Weights = "samples"
     rho: Annotated[Share, "share of the rounds that warm up"] = 0.5

@@ -13,5 +13,9 @@ class FedAvg(Method):
 
     title = "FedAvg"
     paper = "McMahan et al. 2017, Algorithm 1"
+    elsewhere = (
+        "Norm statistics are averaged in some code bases, kept by each client in others, or taken from the first client, and the "
+        "score depends on that choice. Here it is the setting `buffers`."
+    )
 
     weights: Weights = "samples"

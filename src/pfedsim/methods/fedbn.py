@@ -20,6 +20,10 @@ class FedBN(Method):
 
     title = "FedBN"
     paper = "Li et al. 2021, Algorithm 1"
+    elsewhere = (
+        "Norm layers are found by the substring `bn` of a name in two code bases: MobileNetV2 has none so named, and FedBN "
+        "silently becomes FedAvg."
+    )
 
     weights: Weights = "samples"
 

@@ -22,6 +22,11 @@ class FedDyn(Method):
 
     title = "FedDyn"
     paper = "Acar et al. 2021, Algorithm 1; alpha as in the pFedSim paper"
+    elsewhere = (
+        "The author's benchmark of the paper's time has one memory for all clients, a linear term without gradient, and a norm "
+        "that is not squared; a later version lacks the alpha theta term; another library does not square the norm either. "
+        "Here: a memory per client, the squared norm, h over all n clients."
+    )
 
     weights: Weights = "uniform"
     alpha: Annotated[Positive, "strength of the dynamic regularisation"] = 0.01

@@ -27,6 +27,10 @@ class FedFomo(Method):
 
     title = "FedFomo"
     paper = "Zhang et al. 2021, section 3; M and validation as in the pFedSim paper"
+    elsewhere = (
+        "The validation part is redrawn at every load in one code base, so that it leaks into training; the loss is summed over "
+        "batches and divided by samples; candidates are drawn from all clients rather than the last round's."
+    )
 
     validation: Annotated[float, Ge(0), Lt(1), "share of a client's train part that judges others' models"] = 0.2
     models: Annotated[Count, "most models that a client is offered in a round (M)"] = 5

@@ -27,6 +27,11 @@ class FedGen(Method):
 
     title = "FedGen"
     paper = "Zhu et al. 2021, Algorithm 1; all options as in the pFedSim paper"
+    elsewhere = (
+        "The author's benchmark fits the generator to the server's own classifier (at the paper's time a random one, never "
+        "refreshed) and not to the uploaded ones; it leaves the generator in train mode at the clients, so that its statistics "
+        "drift. One library drops the KL term."
+    )
 
     weights: Weights = "samples"
     alpha: Annotated[AtLeastZero, "weight of the classifier's loss on generated features"] = 10.0

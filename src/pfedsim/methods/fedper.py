@@ -19,6 +19,10 @@ class FedPer(Method):
 
     title = "FedPer"
     paper = "Arivazhagan et al. 2019, Algorithms 1 and 2"
+    elsewhere = (
+        "Whether it is scored before or after an epoch of fine-tuning differs between versions of one benchmark, and its "
+        "paper's table does not say. Here both scores stand side by side."
+    )
 
     weights: Weights = "samples"
 

@@ -20,6 +20,10 @@ class FedProx(Method):
 
     title = "FedProx"
     paper = "Li et al. 2020, Algorithm 2; mu as in the pFedSim paper"
+    elsewhere = (
+        "The penalty is written with the norm, not its square, in some code, so that its gradient has a fixed length; default "
+        "values of mu run from 0 to 1, and the mean is by samples or uniform."
+    )
 
     weights: Weights = "uniform"
     mu: Annotated[AtLeastZero, "how strongly clients are held near the common model"] = 1.0

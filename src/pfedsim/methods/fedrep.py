@@ -22,6 +22,10 @@ class FedRep(Method):
 
     title = "FedRep"
     paper = "Collins et al. 2021, Algorithm 1; body_epochs as in the pFedSim paper"
+    elsewhere = (
+        "Head and body epochs are 4 + 1 inside E = 5, or 5 + 1 on top, depending on the date of the code; one fine-tuning "
+        "branch lacks the optimiser's step."
+    )
 
     weights: Weights = "samples"
     body_epochs: Annotated[Count, "local epochs that train the body; those before train the classifier"] = 1

@@ -19,6 +19,10 @@ class LocalOnly(Method):
 
     title = "Local-Only"
     paper = "the baseline of the pFedSim paper, section 5.1"
+    elsewhere = (
+        "It trains only in the rounds in which the common schedule draws a client (about 20 of 200), not to convergence: a low "
+        "budget that some tables leave unsaid."
+    )
 
     def keeps(self, layout: Layout) -> Tensor:
         return layout.head | True

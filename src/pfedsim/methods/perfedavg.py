@@ -21,6 +21,11 @@ class PerFedAvg(Method):
 
     title = "Per-FedAvg"
     paper = "Fallah et al. 2020, Algorithm 1 without second derivatives; alpha and beta as in the pFedSim paper"
+    elsewhere = (
+        "Restoring the weights after the inner step also restores the running statistics in one code base, so that they never "
+        "leave their first values; clients with a single batch do no step at all; another library trains every client twice a "
+        "round."
+    )
 
     weights: Weights = "uniform"
     alpha: Annotated[Positive, "learning rate of the step to the client, and of the epoch before scoring"] = 0.01

@@ -74,6 +74,11 @@ class PFedSim(TwoStage):
 
     title = "pFedSim"
     paper = "Tan et al. 2023, Algorithm 2, Eq. 3 and 4; appendix A.5: rho = 0.5"
+    elsewhere = (
+        "The author's code takes the logarithm of the mean cosine where Eq. 3 takes the mean of logarithms, and gives a "
+        "client's own extractor the weight -ln 1e-4 = 9.21 where the paper has 1 (preset `reference`); equal classifiers give "
+        "log 0 without a clamp."
+    )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"similarity": "classwise", "own": 1.0},
         "reference": {"similarity": "mean", "own": -math.log(1e-4)},

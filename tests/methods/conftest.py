@@ -70,7 +70,8 @@ class SmallJob:
         return by(theta, lambda t: F.cross_entropy(self.scores(t, batch.x), batch.y if targets is None else targets))
 
     def head_grad(self, theta: Tensor, z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        return by(theta, lambda t: F.cross_entropy(self.head(t, z), targets)), z * 0
+        by_theta = by(theta, lambda t: F.cross_entropy(self.head(t, z), targets))
+        return by_theta, by(z, lambda at: F.cross_entropy(self.head(theta, at), targets))
 
     def mine(self, model: Tensor) -> Tensor:
         return model
@@ -132,14 +133,9 @@ def batches() -> list[Batch]:
 
 
 @cache
-def digits(clients: int, alpha: float) -> Federation:
-    return federate(config.check({"data": "digits", "clients": clients, "alpha": alpha}))
-
-
-@pytest.fixture
-def federation() -> Callable[[int], Federation]:
-    """Digits dealt to so many clients, unevenly."""
-    return lambda clients: digits(clients, 0.5)
+def digits(clients: int) -> Federation:
+    """Dealt unevenly."""
+    return federate(config.check({"data": "digits", "clients": clients, "alpha": 0.5}))
 
 
 @pytest.fixture
@@ -148,7 +144,7 @@ def session() -> Callable[..., Session]:
 
     def make(method: str, clients: int = 4, **settings: Any) -> Session:
         words: Mapping[str, Any] = {"rounds": 2, "epochs": 1, "join": 0.5, "batch": 64, **settings}
-        return prepare(config.check({"data": "digits", "method": method, **words}), digits(clients, 0.5))
+        return prepare(config.check({"data": "digits", "method": method, **words}), digits(clients))
 
     return make
 

@@ -26,7 +26,7 @@ class FedGen(Method):
     """FedAvg whose clients also learn from generated features; no client's data are needed to make them."""
 
     title = "FedGen"
-    paper = "Zhu et al. 2021, Algorithm 1; all options as in the pFedSim paper"
+    paper = "Zhu et al. 2021, Algorithm 1; alpha, beta, fade and sizes as in the pFedSim paper"
     elsewhere = (
         "The author's benchmark fits the generator to the server's own classifier (at the paper's time a random one, never "
         "refreshed) and not to the uploaded ones; it leaves the generator in train mode at the clients, so that its statistics "

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class Training(BaseModel):
     """What does not depend on the data."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     epochs: int = Field(5, ge=1, description="local epochs in a round")
     local_steps: int = Field(0, ge=0, description="local steps in a round in place of epochs (0: epochs)")

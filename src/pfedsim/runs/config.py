@@ -130,6 +130,8 @@ def load(path: Path) -> dict[str, Any]:
 def check(values: Mapping[str, Any]) -> Config:
     """A configuration from words and values; all that can be told without data is checked: names, ranges, the method itself."""
     content = dict(values)
+    if "options" in content:
+        raise Error("there is no setting 'options'; a method's options stand in a table of its name, as in [pfedsim]")
     given = str(content.get("method", Config.model_fields["method"].default))
     mine = given.partition("(")[0].rpartition(":")[2].strip().lower()
     content["options"] = {
@@ -145,7 +147,7 @@ def check(values: Mapping[str, Any]) -> Config:
     if config.model is not None:
         models.check_name(config.model)
     for name, options in config.options.items():
-        if name in METHODS:
+        if name in METHODS and name != mine:  # the asked method's own are checked with it; it may be a user's of the same name
             parse(name, {name: options})
     config.method_made()
     return config

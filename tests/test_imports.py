@@ -1,0 +1,147 @@
+"""Who may import whom (docs/design.md), what must answer without torch, and what src never does. Read from the source itself."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pfedsim
+from pfedsim.methods import METHODS
+
+ROOT = Path(pfedsim.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+FOUNDATION = {"errors", "seeds", "settings", "layout", "rows"}
+EDGES = ("cli", "report", "api", "runs")  # what is built on the core
+ALLOWED = {  # module -> which of our modules it may import
+    **dict.fromkeys(FOUNDATION, FOUNDATION),
+    "plugin": {"errors"},
+    "method": FOUNDATION,
+    "methods": {*FOUNDATION, "method", "methods", "plugin"},
+    "data": {"errors", "data"},
+    "models": {"errors", "plugin", "models"},
+    "backends": {"errors", "layout", "backends"},
+    "federation": {"errors", "data"},
+    "job": {*FOUNDATION, "method"},
+    "client": {*FOUNDATION, "method", "job"},
+    "guard": {*FOUNDATION, "method"},
+    "server": {*FOUNDATION, "method", "job", "client", "guard"},
+    "scoring": {*FOUNDATION, "method", "job", "client", "server"},
+    "engines": {*FOUNDATION, "method", "job", "client", "engines"},
+}
+FOREIGN = {"matplotlib", "rich", "typer", "ray", "mlflow", "wandb", "tensorboard", "click", "fastapi", "flwr"}
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> set[str]:
+    """Full names of all that a file imports when it runs: TYPE_CHECKING blocks are left out, imports in functions are not."""
+
+    class Finder(ast.NodeVisitor):
+        found: set[str]
+
+        def visit_If(self, node: ast.If) -> None:
+            if "TYPE_CHECKING" not in ast.unparse(node.test):
+                self.generic_visit(node)
+
+        def visit_Import(self, node: ast.Import) -> None:
+            self.found |= {alias.name for alias in node.names}
+
+        def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+            assert node.level == 0, f"{path}: relative import"
+            self.found |= {f"{node.module}.{alias.name}" for alias in node.names}
+
+    finder = Finder()
+    finder.found = set()
+    finder.visit(ast.parse(path.read_text()))
+    return finder.found
+
+
+def room(name: str) -> str | None:
+    """`data` for pfedsim.data.partition.load, None for what is not ours."""
+    package, _, rest = name.partition(".")
+    return rest.partition(".")[0] if package == "pfedsim" else None
+
+
+CORE = [p for p in FILES if (top := module_of(p).partition(".")[0]) and top not in EDGES]
+
+
+@pytest.mark.parametrize("path", CORE, ids=module_of)
+def test_the_core_keeps_the_dependency_rule(path: Path) -> None:
+    here = module_of(path).partition(".")[0]
+    assert here in ALLOWED, f"{here} is new: say here what it may import"
+    rooms = {r for name in imports(path) if (r := room(name))}
+    assert rooms <= ALLOWED[here], f"{here} may not import {sorted(rooms - ALLOWED[here])}"
+
+
+@pytest.mark.parametrize("path", CORE, ids=module_of)
+def test_the_core_imports_no_engine_tracker_plotting_or_deployment_library(path: Path) -> None:
+    assert not {name.partition(".")[0] for name in imports(path)} & FOREIGN
+
+
+def test_nothing_knows_the_command_line() -> None:
+    for path in FILES:
+        if not module_of(path).startswith("cli") and path.stem != "__main__":
+            assert "cli" not in {room(name) for name in imports(path)}, path
+
+
+@pytest.mark.parametrize("name", ["pfedsim", "pfedsim.methods", "pfedsim.runs.config", "pfedsim.method", "pfedsim.models"])
+def test_what_answers_without_torch(name: str) -> None:
+    code = f"import sys, {name}; print(sorted(m for m in ('torch', 'sklearn', 'matplotlib') if m in sys.modules))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+def test_a_wrong_setting_is_refused_without_torch() -> None:
+    code = """
+import sys
+from pfedsim import Error
+from pfedsim.runs.config import check
+for words in ({"lerning_rate": 1}, {"data": "nosuch"}, {"alpha": -1}, {"rounds": 0}, {"method": "nosuch"}, {"model": "nosuch"},
+              {"partition": "nosuch"}, {"pfedsim": {"rho": 2}}):
+    try:
+        check(words)
+    except Error as error:
+        assert "\\n" not in str(error)
+    else:
+        raise AssertionError(words)
+check({"method": "pfedsim:reference(rho=0.3)"})
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_all_public_names_exist() -> None:
+    for name in pfedsim.__all__:
+        assert getattr(pfedsim, name).__module__.startswith("pfedsim.")
+    with pytest.raises(AttributeError, match="nosuch"):
+        _ = pfedsim.nosuch
+
+
+def test_the_interface_and_the_client_loop_stay_small_and_name_no_method() -> None:
+    text = (ROOT / "method.py").read_text() + (ROOT / "client.py").read_text()
+    assert len(text.splitlines()) <= 300
+    names = {kind.title for kind in METHODS.values()} | {kind.__name__ for kind in METHODS.values()}
+    names |= {"FedAvg", "FedProx", "FedDyn", "FedGen", "FedBN", "Per-FedAvg", "PerFedAvg", "FedPer", "FedRep", "FedFomo", "FedAP"}
+    assert not [name for name in names if re.search(rf"\b{re.escape(name)}\b", text)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_nothing_executable_is_ever_loaded(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert not {name.partition(".")[0] for name in imports(path)} & {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in {"eval", "exec", "compile", "__import__", "torch.load", "yaml.load", "yaml.unsafe_load"}, called
+            for word in node.keywords:
+                if word.arg == "allow_pickle":
+                    assert isinstance(word.value, ast.Constant)
+                    assert word.value.value is False

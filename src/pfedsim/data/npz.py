@@ -46,7 +46,7 @@ def _samples(path: Path, x: np.ndarray) -> np.ndarray:
         raise Error(f"{path} holds no sample")
     if x.dtype == np.uint8:
         if x.ndim == 3:  # grey images without a channel
-            x = x[:, None]
+            x = x.reshape(len(x), 1, *x.shape[1:])
         elif x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3):  # channels last
             x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
         return x

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pfedsim.errors import Error
 from pfedsim.federation import Federation
 from pfedsim.method import Method
 from pfedsim.methods import settings_of
@@ -23,6 +24,13 @@ def train(federation: Federation, method: str | Method = "pfedsim", out: str | P
           **settings: Any) -> Run:  # fmt: skip
     """Runs `method` on the federation; `settings` as on the command line: rounds, join, epochs, lr, seed, ... Without `out` the
     run's folder lives as long as the result."""
+    for word in federation.asked.keys() & settings.keys():
+        default = federation.clients if word == "clients" else getattr(federation.data.defaults, word, None)
+        dealt = default if federation.asked[word] is None else federation.asked[word]
+        if settings[word] not in (None, dealt):
+            raise Error(
+                f"{word} = {settings[word]!r}: this federation was dealt with {dealt!r}; another one is made by federate({word}=...)"
+            )
     words = {**federation.asked, **settings}
     words |= settings_of(method) if isinstance(method, Method) else {"method": method}
     if isinstance(words.get("model"), type):

@@ -50,6 +50,8 @@ def execute(config: Config, out: Path | None = None, federation: Federation | No
     if out is None:
         keep = tempfile.TemporaryDirectory(prefix="pfedsim-")
         out = Path(keep.name)
+    elif out.exists() and not out.is_dir():
+        raise Error(f"{out} is a file; choose another --out")
     elif out.exists() and any(out.iterdir()):
         raise Error(f"{out} exists and is not empty; choose another --out")
     with warnings.catch_warnings(record=True) as caught, one_thread():

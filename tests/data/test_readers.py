@@ -30,6 +30,12 @@ def test_digits_are_the_real_ones_each_pixel_a_square() -> None:
     assert (d.clients, d.partition, d.alpha, d.minimum, d.join, d.rounds) == (20, "dirichlet", 0.1, 10, 0.5, 20)
 
 
+def test_images_have_ordinary_strides_so_that_torch_takes_one_path_for_them(tmp_path: Path) -> None:
+    grey = npz(tmp_path, x=np.zeros((4, 5, 6), np.uint8), y=Y)
+    assert data.read("digits").x.strides == (1024, 1024, 32, 1)  # a channel of stride 0 looks like channels last: other bits
+    assert grey.x.strides == (30, 30, 6, 1)
+
+
 def test_the_digest_sees_every_pixel_label_and_constant() -> None:
     x, y = np.arange(24, dtype=np.uint8).reshape(6, 1, 2, 2), np.array([0, 1, 0, 1, 0, 1])
 

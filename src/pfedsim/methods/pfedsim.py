@@ -53,7 +53,8 @@ class Personalization(Method):
         assert isinstance(phi, Pairs)
         if task == "score":  # the client's own model as it left its last training
             return {i: Message(task, personal[i]) for i in clients}
-        mixed = {i: personal.mix({**phi.row(i), i: self.own}) for i in clients}  # Eq. 4: omega_i; who was never met weighs 0
+        weights = {i: {**phi.row(i), i: self.own} for i in clients}  # who was never met weighs 0
+        mixed = {i: personal.mix(w) if any(w.values()) else personal[i] for i, w in weights.items()}  # Eq. 4: omega_i
         return {i: Message(task, mixed[i].where(~fed.layout.head, personal[i])) for i in clients}  # phi_i stays its own
 
     def aggregate(self, fed: Fed, server: Server, task: str, replies: Sequence[Reply], rng: torch.Generator) -> Server:

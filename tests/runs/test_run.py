@@ -152,6 +152,12 @@ def test_nothing_travels_where_every_client_is_alone(digits: Federation) -> None
     assert (summary["bytes_up_per_client_round"], summary["bytes_down_per_client_round"]) == (0, 0)
 
 
+def test_a_client_that_met_nobody_keeps_its_own_whatever_its_own_weight(digits: Federation) -> None:
+    first = {"rounds": 1, "score": {"finetune": 0}}  # at the first mix nobody has met anybody
+    zero, one = (run(digits, method=f"pfedsim(rho=0, own={own})", **first).summary["models_digest"] for own in (0, 1))
+    assert zero == one
+
+
 def test_redrawn_batches_change_the_result(digits: Federation) -> None:
     assert run(digits, shuffle=True).summary["models_digest"] != run(digits).summary["models_digest"]
 

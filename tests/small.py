@@ -73,7 +73,17 @@ def session(method: Method | None = None, federation: Federation | None = None, 
     """A run in memory of any method object; every client in every round unless said otherwise."""
     method = method or Method()
     federation = federation or table()
-    words = {"method": "fedavg", "model": "small:Net", "rounds": 2, "join": 1.0, "epochs": 1, "batch": 8, "lr": 0.1, **settings}
+    words = {
+        "method": "fedavg",
+        "model": "small:Net",
+        "rounds": 2,
+        "join": 1.0,
+        "epochs": 1,
+        "batch": 8,
+        "lr": 0.1,
+        "backend": "torch",
+        **settings,
+    }
     s = prepare(check(words), federation)
     kept = method.keeps(s.fed.layout) | (s.fed.layout.buffers & (s.fed.settings.buffers == "local"))
     return replace(s, method=method, kept=kept, engine=Serial(site(s, method, kept)))

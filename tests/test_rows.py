@@ -46,6 +46,12 @@ def test_absent_clients_count_together_as_one_default(seed: int, counts: list[in
     assert rows.mix({0: 3.0, **apart}).equal(rows.mix({0: 3.0, 1: float(sum(counts))}))
 
 
+def test_rows_are_summed_in_client_order_where_the_order_shows() -> None:
+    rows = Rows(torch.zeros(1), {0: torch.tensor([1e20]), 1: torch.tensor([-1e20]), 2: torch.tensor([3.0])})
+    for order in ((0, 1, 2), (2, 1, 0), (0, 2, 1)):
+        assert float(rows.mix(dict.fromkeys(order, 1.0))) == 1.0  # (1e20 - 1e20 + 3) / 3; any other order loses the 3
+
+
 def test_one_row_alone_comes_back_with_its_bits() -> None:
     rows = _rows(1, {3})
     assert rows.mix({3: 0.3}).equal(rows[3])

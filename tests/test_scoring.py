@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 from sklearn import metrics as known
 
-from pfedsim.scoring import METRICS, ClientScore, Scores, measure, score, worse_off
+from pfedsim.scoring import METRICS, ClientScore, Scores, measure, score
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -115,10 +115,6 @@ def test_clients_without_samples_do_not_count() -> None:
     empty = ClientScore(1, 0, *measure(np.zeros((0, 2)), np.zeros(0, np.int64)))
     scores = Scores("served", 0, "test", (_client(0, 3, 4), empty))
     assert (scores.micro, scores.mean(), scores.summary()["worst_tenth"]) == (0.75, 0.75, 0.75)
-
-
-def test_worse_off_counts_the_clients_that_lose() -> None:
-    assert worse_off([0.5, 0.6, 0.7, 0.8], [0.5, 0.7, 0.6, 0.9]) == 0.5
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 256])

@@ -50,10 +50,14 @@ def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:
         job._statistics = theta[layout.buffers]
         moves = job.phase.train & layout.trainable
         lr = job.phase.lr * settings.lr_decay**job.round
+        if method.plain(job) and (end := job.descend(theta, job.phase, moves, lr)) is not None:
+            theta = end
+            ends.append(theta)
+            continue
         velocity = torch.zeros_like(theta)
-        for batches in job.passes(job.phase):
+        for numbers in job.passes(job.phase):
             with hook(method, "gradient", job):
-                step = _whole(job, method.gradient(job, theta, batches))
+                step = _whole(job, method.gradient(job, theta, [job.batch(n) for n in numbers]))
             if settings.decay:
                 step = step + settings.decay * theta
             if settings.momentum:

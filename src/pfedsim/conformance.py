@@ -73,7 +73,7 @@ def small_federation(
 
 def session(method: Method, federation: Federation | None = None, **settings: Any) -> Session:
     """The method on a small federation, ready to run."""
-    words = {"rounds": 4, "epochs": 2, "batch": 8, "join": 0.5, "lr": 0.05, **settings}
+    words = {"workers": 1, "rounds": 4, "epochs": 2, "batch": 8, "join": 0.5, "lr": 0.05, **settings}
     # the configuration describes the plain method even where a watched one runs
     described = method.original if isinstance(method, _Watched) else method
     return prepare(configs.check({**words, **settings_of(described)}), federation or small_federation(), method)
@@ -210,8 +210,11 @@ class Listening:
     """An engine that hears every message and its reply."""
 
     def __init__(self, engine: Engine):
-        self._engine = engine
+        self._engine, self.events = engine, engine.events
         self.heard: list[tuple[Message, Reply]] = []
+
+    def close(self) -> None:
+        self._engine.close()
 
     def map(self, function: Callable[..., Any], works: Sequence[Work], *arguments: Any) -> Iterator[Any]:
         for work, result in zip(works, self._engine.map(function, works, *arguments), strict=True):

@@ -44,6 +44,10 @@ class Samples:
         self._y = torch.from_numpy(federation.data.y)
         self._clients = [(torch.from_numpy(s.train), torch.from_numpy(s.test)) for s in federation.partition.clients]
 
+    def size(self, client: int) -> int:
+        """How many samples this client holds: how long its work will take."""
+        return sum(map(len, self._clients[client]))
+
     def part(self, client: int, name: str, validation: float = 0.0) -> tuple[Tensor, Tensor]:
         """Samples and labels of "train", "validation" (the first floor(v n) of the train part) or "test"."""
         train, test = self._clients[client]

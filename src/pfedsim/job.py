@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import count, islice
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pfedsim.method import Client, Fed, Message, Method, Phase, Reply, Start
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from pfedsim.backends.torch import TorchNet
+    from pfedsim.backends import Backend
     from pfedsim.federation import Samples
 
 
@@ -32,7 +32,7 @@ class Site:
 
     method: Method
     fed: Fed
-    net: TorchNet
+    net: Backend
     samples: Samples
     kept: Tensor  # mask of what never leaves a client: the method's and, with buffers = local, the norm statistics
 
@@ -87,7 +87,7 @@ class Job:
 
         x, y = self.part("train")
         order = torch.randperm(len(y), generator=self.rng)[: max(2, round(share * len(y)))]
-        return self._slices(Batch(x[order], y[order]))
+        return [Batch(x[numbers], y[numbers]) for numbers in self._slices(order)]
 
     def grad(self, theta: Tensor, batch: Batch, targets: Tensor | None = None,
              at_features: Callable[[Tensor], Tensor] | None = None) -> Tensor:  # fmt: skip
@@ -129,18 +129,39 @@ class Job:
         """What stays: the kept entries of `theta`, and `extra` beside what was remembered before."""
         return Client(theta[self._site.kept], {**self.memory.extra, **extra})
 
-    def passes(self, phase: Phase) -> Iterator[list[Batch]]:
-        """The batches of each step of a phase."""
+    def descend(self, theta: Tensor, phase: Phase, moves: Tensor, lr: float) -> Tensor | None:
+        """A whole phase of plain steps in one call, where the backend can: the same bits as step by step. None where it cannot."""
+        if phase.batches != 1 or not hasattr(self._net, "descend"):
+            return None
+        assert self._statistics is not None
+        settings, (x, y) = self.fed.settings, self.part("train")
+        steps = [numbers for (numbers,) in self.passes(phase)]
+        theta, self._statistics, losses = self._net.descend(
+            theta, self._statistics, x, y, steps, lr, moves, settings.momentum, settings.decay
+        )
+        self._losses += losses
+        self.steps += len(steps)
+        return theta
+
+    def batch(self, numbers: Tensor) -> Batch:
+        """These samples of the train part."""
+        x, y = self.part("train")
+        first, last = int(numbers[0]), int(numbers[-1])
+        row = last - first == len(numbers) - 1 and not self.fed.settings.shuffle  # stored order: a view, not a copy
+        return Batch(x[first : last + 1], y[first : last + 1]) if row else Batch(x[numbers], y[numbers])
+
+    def passes(self, phase: Phase) -> Iterator[list[Tensor]]:
+        """The sample numbers of each step's batches in a phase."""
         import torch
 
         settings = self.fed.settings
-        x, y = self.part("train")
+        count = len(self.labels)
         steps = max(1, settings.local_steps * phase.epochs // settings.epochs) if settings.local_steps else None
 
-        def steps_of_epochs() -> Iterator[list[Batch]]:
-            for _ in range(phase.epochs) if steps is None else count():
-                order = torch.randperm(len(y), generator=self._order) if settings.shuffle else None
-                batches = self._slices(Batch(x, y) if order is None else Batch(x[order], y[order]))
+        def steps_of_epochs() -> Iterator[list[Tensor]]:
+            for _ in range(phase.epochs) if steps is None else repeat(None):
+                order = torch.randperm(count, generator=self._order) if settings.shuffle else torch.arange(count)
+                batches = self._slices(order)
                 if not batches:
                     return
                 while len(batches) < phase.batches:
@@ -150,10 +171,11 @@ class Job:
 
         return islice(steps_of_epochs(), steps)
 
-    def _slices(self, data: Batch) -> list[Batch]:
-        size = self.fed.settings.batch
-        slices = [Batch(data.x[k : k + size], data.y[k : k + size]) for k in range(0, len(data.y), size)]
-        return [batch for batch in slices if len(batch.y) > 1]  # norm layers have no variance of one sample
+    def _slices(self, order: Tensor) -> list[Tensor]:
+        """Batches of sample numbers; norm layers have no variance of one sample."""
+        import torch
+
+        return [numbers for numbers in torch.split(order, self.fed.settings.batch) if len(numbers) > 1]
 
 
 def _moved(carrier: Carrier, device: torch.device) -> Carrier:

@@ -46,13 +46,17 @@ def weighted_mean(terms: Iterable[tuple[float, Tensor]]) -> Tensor:
     """sum(w v) / sum(w), term by term in the given order, in float64; float32 out."""
     import torch
 
-    total, weight = None, 0.0
+    from pfedsim.backends import native
+
+    terms = list(terms)
+    if not terms:
+        raise ValueError("a mean of nothing")
+    if native.available() and all(v.dtype == torch.float32 and v.device.type == "cpu" for _, v in terms):
+        return native.mix([v for _, v in terms], [w for w, _ in terms])
+    total, weight = torch.zeros_like(terms[0][1], dtype=torch.float64), 0.0
     for w, vector in terms:
-        total = torch.zeros_like(vector, dtype=torch.float64) if total is None else total
         total.add_(vector.double(), alpha=w)
         weight += w
-    if total is None:
-        raise ValueError("a mean of nothing")
     return (total / weight).float()
 
 

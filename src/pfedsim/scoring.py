@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from pfedsim.client import run_to_score
 from pfedsim.job import Site, Work
 from pfedsim.method import Client, Fed, Method
-from pfedsim.server import Engine, State, send
+from pfedsim.server import Absent, Engine, State, send
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,8 +30,8 @@ class ClientScore:
     metrics: Mapping[str, float]
     confusion: np.ndarray
     """(true class, predicted class) counts"""
-    labels: np.ndarray
-    predicted: np.ndarray
+    labels: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    predicted: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     model: Tensor | None = None
 
 
@@ -73,8 +73,15 @@ def score(
         clients = list(range(first, min(first + CHUNK, fed.clients)))
         messages = send(method, fed, kept, state, clients, task)
         works = [Work(i, state.server.round, messages[i], state.memories.get(i, Client()), purpose) for i in clients]
-        scores.extend(engine.map(score_client, works, finetune, split, models))
+        for result in engine.map(score_client, works, finetune, split, models):
+            scores.append(_unscored(result.client, fed.classes) if isinstance(result, Absent) else result)
     return Scores("finetuned" if finetune else "served", finetune, split, tuple(scores))
+
+
+def _unscored(client: int, classes: int) -> ClientScore:
+    """A client whose score could not be had: no samples, no metrics."""
+    metrics, confusion = measure(np.zeros((0, classes)), np.zeros(0, dtype=np.int64))
+    return ClientScore(client, 0, metrics, confusion)
 
 
 def score_client(site: Site, work: Work, finetune: int, split: str, models: bool) -> ClientScore:

@@ -18,10 +18,21 @@ if TYPE_CHECKING:
 Traffic = dict[int, tuple[int, int]]  # client -> bytes received, bytes sent
 
 
+@dataclass(frozen=True)
+class Absent:
+    """In place of a result: this client could not do its work."""
+
+    client: int
+    why: str
+
+
 class Engine(Protocol):
-    """Where clients' work is done: results come in the order of the works."""
+    """Where clients' work is done: results come in the order of the works; what befell it on the way is in `events`."""
+
+    events: list[dict[str, Any]]
 
     def map(self, function: Callable[..., Any], works: Sequence[Work], *arguments: Any) -> Iterable[Any]: ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +73,13 @@ def run_rounds(method: Method, fed: Fed, kept: Tensor, engine: Engine, schedule:
             works = [Work(i, state.server.round, messages[i], state.memories.get(i, Client()), task) for i in sorted(messages)]
             accepted: list[Reply] = []
             memories = dict(state.memories)
-            for work, (reply, memory) in zip(works, engine.map(run_client, works), strict=True):
+            for work, result in zip(works, engine.map(run_client, works), strict=True):
                 down, up = traffic.get(work.client, (0, 0))
+                if isinstance(result, Absent):
+                    traffic[work.client] = down + message_bytes(work.message, kept), up
+                    events.append({"event": "absent", "round": work.round, "client": work.client, "why": result.why})
+                    continue
+                reply, memory = result
                 traffic[work.client] = down + message_bytes(work.message, kept), up + reply_bytes(reply, kept)
                 with hook(method, "replies", round=work.round):
                     why = objection(method, fed, work.message, reply, kept)
@@ -78,6 +94,8 @@ def run_rounds(method: Method, fed: Fed, kept: Tensor, engine: Engine, schedule:
                 with hook(method, "aggregate", round=server.round):
                     server = method.aggregate(fed, server, task, accepted, rng)
             state = State(server, memories)
+            events.extend(engine.events)
+            engine.events.clear()
         state = replace(state, server=replace(state.server, round=state.server.round + 1))
         yield Round(state, tuple(accepted), traffic, tuple(events))
 

@@ -144,7 +144,7 @@ def session() -> Callable[..., Session]:
 
     def make(method: str, clients: int = 4, **settings: Any) -> Session:
         words: Mapping[str, Any] = {"rounds": 2, "epochs": 1, "join": 0.5, "batch": 64, **settings}
-        return prepare(config.check({"data": "digits", "method": method, **words}), digits(clients))
+        return prepare(config.check({"data": "digits", "method": method, "workers": 1, **words}), digits(clients))
 
     return make
 

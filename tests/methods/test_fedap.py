@@ -110,7 +110,7 @@ class Losing:
     """An engine whose link loses some clients' statistics in some rounds."""
 
     def __init__(self, engine, lost):
-        self.engine, self.lost, self.waves = engine, lost, []
+        self.engine, self.lost, self.waves, self.events = engine, lost, [], []
 
     def map(self, function, works, *arguments):
         self.waves.append((works[0].round, works[0].message.task, [w.client for w in works]))

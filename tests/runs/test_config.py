@@ -41,7 +41,7 @@ def test_the_join_ratio_suits_the_number_of_clients(clients: int, join: float) -
         ({"suffle": True}, "did you mean 'shuffle'?"),
         ({"score": {"evry": 3}}, "'score.evry'; did you mean 'score.every'?"),
         ({"zzz": 1}, "there is no setting 'zzz'; known are epochs, "),
-        ({"fedprox": {"mu": 1}}, "there is no setting 'fedprox'"),
+        ({"fedprxo": {"mu": 1}}, "there is no setting 'fedprxo'"),
         ({"options": {"pfedsim": {"rho": 0.1}}}, "there is no setting 'options'"),
         ({"alpha": -1}, "alpha = -1: it should be greater than 0"),
         ({"rounds": 0}, "rounds = 0: it should be greater than or equal to 1"),

@@ -70,8 +70,10 @@ def test_other_data_than_the_configuration_states_is_refused(digits: Federation,
 
 
 @pytest.mark.parametrize("method", ["pfedsim", "fedavg"])
-def test_a_clients_model_read_back_scores_as_its_row_says(digits: Federation, method: str) -> None:
-    found = run(digits, method=method)
+@pytest.mark.parametrize(("backend", "apart"), [("torch", 0.0), ("auto", 1e-5)])
+def test_a_clients_model_read_back_scores_as_its_row_says(digits: Federation, method: str, backend: str, apart: float) -> None:
+    """Every prediction, and with torch every bit of every metric."""
+    found = run(digits, method=method, backend=backend)
     index = json.loads((found.path / "models" / "index.json").read_text())
     for client, split in enumerate(digits.partition.clients):
         module = found.client(client)
@@ -86,7 +88,7 @@ def test_a_clients_model_read_back_scores_as_its_row_says(digits: Federation, me
         assert {f"{i}>{j}": str(confusion[i, j]) for i, j in np.argwhere(confusion)} == cells
         assert set(stated) == set(METRICS)
         for name, value in stated.items():
-            assert float(value or "nan") == pytest.approx(metrics[name], abs=0, rel=0, nan_ok=True), name
+            assert float(value or "nan") == pytest.approx(metrics[name], abs=apart, rel=0, nan_ok=True), name
     with pytest.raises(Error, match="clients 0 to 5"):
         found.client(6)
 

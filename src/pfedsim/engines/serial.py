@@ -15,6 +15,10 @@ class Serial:
 
     def __init__(self, site: Site):
         self._site = site
+        self.events: list[dict[str, Any]] = []
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def map(self, function: Callable[..., Any], works: Sequence[Work], *arguments: Any) -> Iterator[Any]:
         """`function(site, work, *arguments)` for each work, in order."""

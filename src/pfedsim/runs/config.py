@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pfedsim import data, models
+from pfedsim import backends, data, models
 from pfedsim.data import partition as partitions
 from pfedsim.data.dataset import Defaults
 from pfedsim.errors import Error, nearest
@@ -70,6 +70,8 @@ class Config(Training):
     rounds: int | None = Field(None, ge=1, description="communication rounds")
     join: float | None = Field(None, gt=0, le=1, description="share of the clients that takes part in a round")
     device: str = Field("cpu", description="cpu, cuda or cuda:N", pattern=r"^(cpu|cuda(:\d+)?)$", exclude=True)
+    backend: str = Field("auto", description="auto, torch or native (the CPU's own kernels, for chains of common layers)")
+    workers: int | None = Field(None, ge=1, description="worker processes (default: all cores)", exclude=True)
     score: Score = Score()
     options: dict[str, dict[str, Any]] = Field(default_factory=dict, description="a method's own options, by its name")
     digests: Digests = Digests()
@@ -144,6 +146,8 @@ def check(values: Mapping[str, Any]) -> Config:
     data.check_name(config.data)
     if config.partition is not None and config.partition not in partitions.KINDS and not config.partition.endswith(".json"):
         raise Error(f"there is no partition {config.partition!r}; {nearest(config.partition, partitions.KINDS)} (or name a .json file)")
+    if config.backend not in backends.NAMES:
+        raise Error(f"there is no backend {config.backend!r}; {nearest(config.backend, backends.NAMES)}")
     if config.model is not None:
         models.check_name(config.model)
     for name, options in config.options.items():

@@ -173,6 +173,7 @@ def _manifest(session: Session) -> dict[str, Any]:
         "machine": platform.machine(),
         "system": platform.system(),
         "device": session.config.device,
-        "backend": "torch",
+        "backend": session.config.backend,
+        "kernels": getattr(session.engine, "kernels", None),
         "data_dir": session.config.data_dir,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pfedsim import backends, models, seeds, server
 from pfedsim import data as datasets
-from pfedsim import models, seeds, server
-from pfedsim.backends.torch import TorchNet
 from pfedsim.data import partition as partitions
+from pfedsim.engines.pool import Pool
 from pfedsim.engines.serial import Serial
 from pfedsim.errors import Error
 from pfedsim.federation import Federation, Samples
@@ -38,6 +39,8 @@ class Session:
     kept: Tensor
     engine: Engine
     schedule: list[list[int]]
+    notice: str
+    """why a slower backend runs than the fastest, or nothing"""
 
     def begin(self) -> server.State:
         return server.begin(self.method, self.fed, self.kept)
@@ -82,13 +85,17 @@ def prepare(config: Config, federation: Federation | None = None, method: Method
     module, layout, initial = initial_model(config.model, config.head, data.shape, len(data.classes), settings.seed)
     over = (-1, *[1] * (len(data.shape) - 1))
     mean, std = torch.tensor(data.mean).reshape(over), torch.tensor(data.std).reshape(over)
-    net = TorchNet(module, layout, config.head, mean, std, device)
+    backend, notice = backends.choose(config.backend, module, data.shape, config.head, device)
+    config = config.model_copy(update={"backend": backend})
+    net = backends.make(backend, module, layout, config.head, mean, std, data.shape, device)
     fed = Fed(federation.clients, len(data.classes), layout, net, initial, settings)
     kept = method.keeps(layout) | (layout.buffers & (settings.buffers == "local"))
     there = Fed(fed.clients, fed.classes, layout.to(device), net, initial.to(device), settings)
-    engine = Serial(Site(method, there, net, Samples(federation), kept.to(device)))
+    site = Site(method, there, net, Samples(federation), kept.to(device))
+    workers = config.workers or len(os.sched_getaffinity(0))
+    engine = Pool(site, workers) if workers > 1 and device.type == "cpu" else Serial(site)
     plan = seeds.schedule(settings.seed, fed.clients, settings.join, settings.rounds)
-    return Session(config, federation, method, fed, kept, engine, plan)
+    return Session(config, federation, method, fed, kept, engine, plan, notice)
 
 
 def initial_model(name: str, head: str, shape: tuple[int, ...], classes: int, seed: int) -> tuple[nn.Module, Layout, Tensor]:

@@ -1,0 +1,73 @@
+// The plain C interface. Every function that can fail returns 0, or -1 when memory ran out.
+#include <cstdint>
+#include <exception>
+
+#include "net.h"
+
+using pfedsim::Net;
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+template <class Work>
+int guarded(const Work& work) {
+  try {
+    work();
+    return 0;
+  } catch (const std::exception&) {
+    return -1;
+  }
+}
+}  // namespace
+
+EXPORT const char* pfedsim_kernel_set(const char* name) {
+  const pfedsim::Kernels* k = pfedsim::kernels(name);
+  return k ? k->name : nullptr;
+}
+
+EXPORT int64_t pfedsim_op_size() { return sizeof(pfedsim::Op); }
+
+EXPORT Net* pfedsim_create(const pfedsim::Op* ops, int64_t count, int64_t head, int64_t size, const char* name) {
+  const pfedsim::Kernels* k = pfedsim::kernels(name);
+  Net* net = nullptr;
+  if (k) guarded([&] { net = new Net(*k, ops, count, head, size); });
+  return net;
+}
+
+EXPORT void pfedsim_destroy(Net* net) { delete net; }
+
+EXPORT int pfedsim_forward(Net* net, float* theta, const float* x, int64_t count, float* features) {
+  return guarded([&] {
+    net->forward(theta, x, nullptr, count);
+    if (features) net->features(features);
+  });
+}
+
+EXPORT int pfedsim_backward(Net* net, const float* theta, const int64_t* hard, const float* soft, const float* extra, float* gradient,
+    double* loss) {
+  return guarded([&] { *loss = net->backward(theta, {hard, soft}, nullptr, extra, gradient); });
+}
+
+EXPORT int pfedsim_evaluate(Net* net, const float* theta, const float* x, int64_t count, int64_t first, int64_t last, float* out) {
+  return guarded([&] { net->evaluate(theta, x, count, first, last, out); });
+}
+
+EXPORT int pfedsim_head_gradient(Net* net, const float* theta, const float* z, int64_t count, const int64_t* hard, const float* soft,
+    float* gradient, float* by_z, double* loss) {
+  return guarded([&] { *loss = net->head_gradient(theta, z, count, {hard, soft}, gradient, by_z); });
+}
+
+EXPORT int pfedsim_moments(Net* net, const float* theta, const float* x, int64_t count, double* means, double* variances) {
+  return guarded([&] { net->moments(theta, x, count, means, variances); });
+}
+
+EXPORT int pfedsim_descend(Net* net, float* theta, const float* x, const int64_t* hard, const float* soft, const int64_t* order,
+    const int64_t* ends, int64_t steps,
+                           const uint8_t* moves, double lr, double momentum, double decay, double* losses) {
+  return guarded([&] { net->descend(theta, x, {hard, soft}, order, ends, steps, moves, (float)lr, (float)momentum, (float)decay,
+      losses); });
+}
+
+EXPORT void pfedsim_mix(const float* const* rows, const double* weights, int64_t count, int64_t size, double total, float* out) {
+  pfedsim::kernels("auto")->mix(rows, weights, count, size, total, out);
+}

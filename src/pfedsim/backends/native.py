@@ -1,0 +1,302 @@
+"""Chains of convolution, norm, ReLU, max pool and linear layers on the CPU by our own C++: several times an eager PyTorch loop.
+
+The library is found beside this file as `_native*.so`. Where it is missing `available()` is False and nothing else happens.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pfedsim.backends.chain import STAGE, Link, Unfit, chain_of
+from pfedsim.errors import Error
+from pfedsim.layout import Layout
+
+_WORDS = [
+    *("kind", "in_", "height", "width", "out", "out_height", "out_width", "kernel_h", "kernel_w", "pad_h", "pad_w"),
+    *("pool_h", "pool_w", "norm", "relu", "weight", "bias", "mean", "variance", "weight_trains", "bias_trains"),
+]
+
+
+class _Op(ctypes.Structure):
+    """csrc/net.h: Op."""
+
+    _fields_ = [*((name, ctypes.c_int64) for name in _WORDS), ("momentum", ctypes.c_double), ("epsilon", ctypes.c_double)]
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    for path in sorted(Path(__file__).parent.glob("_native*.so")):
+        try:
+            library = ctypes.CDLL(str(path))
+            library.pfedsim_op_size.restype = ctypes.c_int64
+            if library.pfedsim_op_size() != ctypes.sizeof(_Op):
+                continue  # built from other sources
+        except (OSError, AttributeError):
+            continue
+        p, n, d, c = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_char_p
+        signatures: dict[str, tuple[list[type], type | None]] = {
+            "kernel_set": ([c], c),
+            "create": ([p, n, n, n, c], p),
+            "destroy": ([p], None),
+            "forward": ([p, p, p, n, p], ctypes.c_int),
+            "backward": ([p, p, p, p, p, p, p], ctypes.c_int),
+            "evaluate": ([p, p, p, n, n, n, p], ctypes.c_int),
+            "head_gradient": ([p, p, p, n, p, p, p, p, p], ctypes.c_int),
+            "moments": ([p, p, p, n, p, p], ctypes.c_int),
+            "descend": ([p, p, p, p, p, p, p, n, p, d, d, d, p], ctypes.c_int),
+            "mix": ([p, p, n, n, d, p], None),
+        }
+        for name, (arguments, result) in signatures.items():
+            function = getattr(library, f"pfedsim_{name}")
+            function.argtypes, function.restype = arguments, result
+        return library
+    return None
+
+
+def available() -> bool:
+    """Whether the library was built and loads."""
+    return _library() is not None
+
+
+def unfit(module: nn.Module, shape: tuple[int, ...], head: str | None = None) -> str | None:
+    """Why this network cannot run natively on samples of this shape; None where it can."""
+    try:
+        chain_of(module, shape, head)
+    except Unfit as why:
+        return str(why)
+    return None
+
+
+def kernel_set(kernels: str = "auto") -> str:
+    """The kernels that run where `kernels` is asked for: "portable", "avx2" or "avx512"; "" where there are none."""
+    library = _library()
+    found = library.pfedsim_kernel_set(kernels.encode()) if library else None
+    return found.decode() if found else ""
+
+
+def mix(rows: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """sum(w row) / sum(w), row by row in the given order, in float64: the bits of `rows.weighted_mean`, in one pass."""
+    library = _library()
+    assert library is not None
+    held = [_floats(row) for row in rows]
+    if not held or len(held) != len(weights) or {row.shape for row in held} != {held[0].shape}:
+        raise ValueError(f"a mean of {len(rows)} rows by {len(weights)} weights")
+    total = 0.0
+    for weight in weights:
+        total += weight
+    out = torch.empty_like(held[0])
+    pointers = (ctypes.c_void_p * len(held))(*(row.data_ptr() for row in held))
+    library.pfedsim_mix(pointers, (ctypes.c_double * len(held))(*weights), len(held), held[0].numel(), total, _at(out))
+    return out
+
+
+class NativeNet:
+    """A network as functions of its flat vector."""
+
+    def __init__(
+        self, module: nn.Module, layout: Layout, head: str, mean: Tensor, std: Tensor, shape: tuple[int, ...], kernels: str = "auto"
+    ):
+        self.device = torch.device("cpu")
+        library = _library()
+        if library is None:
+            raise Error("the native backend was not built here; use backend = torch, or install pfedsim with a C++17 compiler at hand")
+        try:
+            chain = chain_of(module, tuple(shape), head)
+        except Unfit as why:
+            raise Error(f"this network cannot run natively: {why}; use backend = torch") from None
+        self._library, self._layout, self._mean, self._std = library, layout, mean.cpu(), std.cpu()
+        self._chain, self._head, self._last = chain, chain.head, len(chain.links)
+        self._shape, self._width = tuple(shape), chain.links[chain.head].shape
+        self._classes = chain.links[-1].out[0]
+        self._sites = [_values_per_channel(link) for link in chain.links if link.norm]
+        self._buffers = layout.buffers.cpu()
+        ops = (_Op * self._last)(*(_described(link, layout) for link in chain.links))
+        self._net = library.pfedsim_create(ops, self._last, self._head, layout.size, kernels.encode())
+        if not self._net:
+            raise Error(f"there are no {kernels!r} kernels on this machine; it has {kernel_set()!r}")
+        self.kernels = kernel_set(kernels)
+
+    def __del__(self) -> None:
+        if getattr(self, "_net", None):
+            self._library.pfedsim_destroy(self._net)
+
+    def ready(self, x: Tensor) -> Tensor:
+        """Stored samples as the network takes them: bytes to 0..1, then the set's mean and deviation."""
+        scaled = x.float() / 255 if x.dtype == torch.uint8 else x.float()
+        return (scaled - self._mean) / self._std
+
+    def grad(
+        self, theta: Tensor, statistics: Tensor, x: Tensor, targets: Tensor, at_features: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor, float]:
+        """Gradient and value of the mean cross-entropy in train mode with the norm statistics given, and those that follow."""
+        theta = self._with(theta, statistics)
+        x, count = self._samples(x, self._shape, training=True)
+        hard, soft = self._targets(targets, count)
+        extra = None
+        if at_features is None:
+            self._call("forward", _at(theta), _at(x), count, None)
+        else:
+            features = torch.empty(count, *self._width)
+            self._call("forward", _at(theta), _at(x), count, _at(features))
+            extra = _floats(at_features(features))
+            if extra.shape != features.shape:
+                raise Error(f"at_features gave a gradient of shape {tuple(extra.shape)} for features of shape {tuple(features.shape)}")
+        gradient, loss = torch.zeros(self._layout.size), ctypes.c_double()
+        self._call("backward", _at(theta), _at(hard), _at(soft), _at(extra), _at(gradient), ctypes.byref(loss))
+        return gradient, theta[self._buffers], loss.value
+
+    def descend(
+        self, theta: Tensor, statistics: Tensor, x: Tensor, y: Tensor, steps: Sequence[Tensor], lr: float, moves: Tensor,
+        momentum: float = 0.0, decay: float = 0.0,
+    ) -> tuple[Tensor, Tensor, list[float]]:  # fmt: skip
+        """A whole phase of SGD in one call: `steps` holds each step's sample numbers. The model, the statistics and each step's loss;
+        the same bits as `grad` and the update of `client.train`, step by step."""
+        theta = self._with(theta, statistics)
+        x, _ = self._samples(x, self._shape)
+        hard, soft = self._targets(y, len(x))
+        if not steps:
+            return theta, theta[self._buffers], []
+        order = torch.cat(list(steps)).to(torch.int64).contiguous()
+        ends = torch.tensor([len(step) for step in steps], dtype=torch.int64)
+        self._check_batch(int(ends.min()))
+        ends = ends.cumsum(0)
+        if int(order.min()) < 0 or int(order.max()) >= len(x):
+            raise Error(f"steps name samples outside 0..{len(x) - 1}")
+        losses = torch.empty(len(steps), dtype=torch.float64)
+        mask = moves.to(torch.uint8).contiguous()
+        if mask.shape != theta.shape:
+            raise Error(f"the mask of what moves has shape {tuple(mask.shape)}, the model's is {tuple(theta.shape)}")
+        where = [_at(t) for t in (theta, x, hard, soft, order, ends)]
+        self._call("descend", *where, len(steps), _at(mask), lr, momentum, decay, _at(losses))
+        return theta, theta[self._buffers], losses.tolist()
+
+    def logits(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Class scores in eval mode, with the norm statistics inside `theta`."""
+        return self._evaluate(theta, x, self._shape, 0, self._last, (self._classes,))
+
+    def features(self, theta: Tensor, x: Tensor) -> Tensor:
+        """The head's input in eval mode."""
+        return self._evaluate(theta, x, self._shape, 0, self._head, self._width)
+
+    def head(self, theta: Tensor, z: Tensor) -> Tensor:
+        """The classifier's scores for features `z`, in eval mode."""
+        return self._evaluate(theta, z, self._width, self._head, self._last, (self._classes,))
+
+    def _evaluate(self, theta: Tensor, x: Tensor, shape: tuple[int, ...], first: int, last: int, out: tuple[int, ...]) -> Tensor:
+        theta = self._model(theta)
+        x, count = self._samples(x, shape)
+        result = torch.empty(count, *out)
+        self._call("evaluate", _at(theta), _at(x), count, first, last, _at(result))
+        return result
+
+    def loss(self, theta: Tensor, x: Tensor, y: Tensor) -> float:
+        """Mean cross-entropy in eval mode."""
+        return float(F.cross_entropy(self.logits(theta, x).double(), y))
+
+    def head_grad(self, theta: Tensor, z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradient of the classifier's mean cross-entropy at features `z`: by `theta` and by `z`, in eval mode."""
+        theta = self._model(theta)
+        z, count = self._samples(z, self._width)
+        hard, soft = self._targets(targets, count)
+        gradient, by_z, loss = torch.zeros(self._layout.size), torch.empty_like(z), ctypes.c_double()
+        self._call("head_gradient", _at(theta), _at(z), count, _at(hard), _at(soft), _at(gradient), _at(by_z), ctypes.byref(loss))
+        return gradient, by_z
+
+    def moments(self, theta: Tensor, x: Tensor) -> list[tuple[int, Tensor, Tensor]]:
+        """Count, mean and population variance per channel at each norm layer's input, in eval mode."""
+        theta = self._model(theta)
+        x, count = self._samples(x, self._shape)
+        sizes = [channels for channels, _ in self._sites]
+        means, variances = (torch.empty(sum(sizes), dtype=torch.float64) for _ in range(2))
+        self._call("moments", _at(theta), _at(x), count, _at(means), _at(variances))
+        parts = zip(self._chain.norms(), self._sites, torch.split(means.float(), sizes), torch.split(variances.float(), sizes), strict=True)
+        found = {name: (count * pixels, mean, variance) for name, (_, pixels), mean, variance in parts}
+        return [found[name] for name, _ in self._layout.norms]
+
+    def _call(self, name: str, *arguments: object) -> None:
+        if getattr(self._library, f"pfedsim_{name}")(self._net, *arguments):
+            raise MemoryError("the native backend ran out of memory; use smaller batches")
+
+    def _model(self, theta: Tensor) -> Tensor:
+        if theta.shape != (self._layout.size,):
+            raise Error(f"a model has {self._layout.size} entries; this vector has shape {tuple(theta.shape)}")
+        return _floats(theta)
+
+    def _with(self, theta: Tensor, statistics: Tensor) -> Tensor:
+        """A copy of `theta` with these norm statistics."""
+        theta = self._model(theta).clone()
+        theta[self._buffers] = statistics
+        return theta
+
+    def _samples(self, x: Tensor, shape: tuple[int, ...], training: bool = False) -> tuple[Tensor, int]:
+        if tuple(x.shape[1:]) != shape:
+            raise Error(f"samples have shape {tuple(x.shape[1:])}; the network takes {shape}")
+        if training:
+            self._check_batch(len(x))
+        return _floats(x), len(x)
+
+    def _check_batch(self, smallest: int) -> None:
+        if smallest < 1 or any(smallest * pixels < 2 for _, pixels in self._sites):
+            raise ValueError(f"a batch of {smallest}: norm layers need more than one value per channel in train mode")
+
+    def _targets(self, targets: Tensor, count: int) -> tuple[Tensor | None, Tensor | None]:
+        """Hard labels or soft targets, whichever they are."""
+        if targets.dtype.is_floating_point:
+            if targets.shape != (count, self._classes):
+                raise Error(f"soft targets have shape {tuple(targets.shape)}; {count} samples of {self._classes} classes are expected")
+            return None, _floats(targets)
+        if targets.shape != (count,):
+            raise Error(f"labels have shape {tuple(targets.shape)}; {count} are expected")
+        if count and (int(targets.min()) < 0 or int(targets.max()) >= self._classes):
+            raise Error(f"labels reach from {int(targets.min())} to {int(targets.max())}; the network has {self._classes} classes")
+        return targets.detach().to(torch.int64).contiguous(), None
+
+
+def _floats(t: Tensor) -> Tensor:
+    return t.detach().to(torch.float32).contiguous()
+
+
+def _at(t: Tensor | None) -> int | None:
+    return None if t is None else t.data_ptr()
+
+
+def _values_per_channel(link: Link) -> tuple[int, int]:
+    """Channels of a norm's input, and values of each in one sample."""
+    channels, height, width = _sides(link.shape)
+    return channels, height * width
+
+
+def _sides(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    return (shape[0], shape[1], shape[2]) if len(shape) == 3 else (shape[0], 1, 1)
+
+
+def _described(link: Link, layout: Layout) -> _Op:
+    starts = dict(zip(layout.names, layout.starts, strict=True))
+    channels, height, width = _sides(link.shape)
+    out, out_height, out_width = _sides(link.out)
+    op = _Op(
+        kind=link.kind, in_=channels, height=height, width=width, out=out, out_height=out_height, out_width=out_width,
+        pool_h=1, pool_w=1, weight=-1, bias=-1, mean=-1, variance=-1,
+    )  # fmt: skip
+    layer, prefix = (link.batch_norm, link.norm) if link.kind == STAGE else (link.module, link.name)
+    if isinstance(layer, nn.Conv2d):
+        op.kernel_h, op.kernel_w = layer.kernel_size
+        op.pad_h, op.pad_w = (int(side) for side in layer.padding)
+    if link.kind == STAGE:
+        op.norm, op.relu, (op.pool_h, op.pool_w) = layer is not None, link.relu, link.pool
+    if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
+        op.momentum, op.epsilon = float(layer.momentum or 0.0), layer.eps
+        op.mean, op.variance = starts[f"{prefix}.running_mean"], starts[f"{prefix}.running_var"]
+    for word in ("weight", "bias") if layer is not None else ():
+        parameter = getattr(layer, word)
+        if parameter is not None:
+            setattr(op, word, starts[f"{prefix}.{word}"])
+            setattr(op, f"{word}_trains", parameter.requires_grad)
+    return op

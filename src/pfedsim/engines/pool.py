@@ -1,0 +1,157 @@
+"""Clients of a wave side by side, one per worker process, the longest job first. The bits are those of the serial engine: a job runs
+on one thread and draws by address, so that it does not matter where or when it runs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+
+from pfedsim.errors import Error
+from pfedsim.job import Site, Work
+from pfedsim.server import Absent
+
+TRIES = 2  # a client whose worker dies twice is absent
+
+
+@dataclass
+class _Worker:
+    number: int
+    process: multiprocessing.process.BaseProcess
+    pipe: Connection
+    busy: int | None = None  # which of the works it has
+
+
+class Pool:
+    """Worker processes that fork from this one and so share its data without copying. Use as a context, or `close` it."""
+
+    def __init__(self, site: Site, workers: int):
+        if workers < 1:
+            raise Error(f"workers = {workers}: at least one is needed")
+        self._site, self._count = site, workers
+        self._workers: list[_Worker] = []
+        self.events: list[dict[str, Any]] = []
+
+    def map(self, function: Callable[..., Any], works: Sequence[Work], *arguments: Any) -> Iterator[Any]:
+        """`function(site, work, *arguments)` for each work, results in order. A worker that dies is named in `events` and its
+        client run again; after two deaths the result is `Absent`."""
+        while len(self._workers) < min(self._count, len(works)):
+            self._workers.append(self._start(len(self._workers)))
+        waiting = sorted(range(len(works)), key=lambda k: -self._site.samples.size(works[k].client))
+        deaths = dict.fromkeys(waiting, 0)
+        results: dict[int, Any] = {}
+        at = 0
+        while at < len(works):
+            for worker in self._workers:
+                if worker.busy is None and waiting:
+                    worker.busy = waiting.pop(0)
+                    self._send(worker, (function, works[worker.busy], arguments))
+            if at not in results:
+                for k, result in self._arrived():
+                    if isinstance(result, _Died):
+                        deaths[k] += 1
+                        again = deaths[k] < TRIES
+                        what = "is run again" if again else "counts as absent"
+                        self.events.append({"event": "worker died", "worker": result.worker, "client": works[k].client, "then": what})
+                        if again:
+                            waiting.insert(0, k)
+                            continue
+                        result = Absent(works[k].client, "its worker died twice")
+                    results[k] = result
+            while at in results:
+                yield results.pop(at)
+                at += 1
+
+    def _send(self, worker: _Worker, job: Any) -> None:
+        try:
+            worker.pipe.send_bytes(_Packer.dumps(job))
+        except (BrokenPipeError, ConnectionResetError):
+            return  # it is dead; `_arrived` sees its end
+
+    def _arrived(self) -> Iterator[tuple[int, Any]]:
+        """Waits for at least one busy worker's result or death."""
+        busy = {worker.pipe: worker for worker in self._workers if worker.busy is not None}
+        for pipe in multiprocessing.connection.wait(list(busy)):
+            worker = busy[pipe]  # type: ignore[index]
+            k = worker.busy
+            assert k is not None
+            worker.busy = None
+            try:
+                failed, result = worker.pipe.recv()
+            except (EOFError, ConnectionResetError):
+                worker.process.join()
+                self._workers[self._workers.index(worker)] = self._start(worker.number)
+                yield k, _Died(worker.number)
+                continue
+            if failed:
+                raise result
+            yield k, result
+
+    def _start(self, number: int) -> _Worker:
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
+        inherited = [worker.pipe for worker in self._workers] + [ours]
+        process = context.Process(target=_serve, args=(theirs, inherited, self._site), name=f"pfedsim-worker-{number}", daemon=True)
+        process.start()
+        theirs.close()
+        return _Worker(number, process, ours)
+
+    def close(self) -> None:
+        """Ends the workers."""
+        for worker in self._workers:
+            worker.pipe.close()
+        for worker in self._workers:
+            worker.process.join(timeout=5)
+            if worker.process.is_alive():
+                worker.process.kill()
+        self._workers = []
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class _Died:
+    worker: int
+
+
+def _serve(pipe: Connection, inherited: list[Connection], site: Site) -> None:
+    """A worker's life: jobs in, results out, until the pipe closes."""
+    for other in inherited:  # so that each pipe ends with its own two processes
+        other.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    torch.set_num_threads(1)
+    while True:
+        try:
+            function, work, arguments = pipe.recv()
+        except (EOFError, OSError):
+            os._exit(0)
+        answer: tuple[bool, Any]
+        try:
+            answer = False, function(site, work, *arguments)
+        except Error as error:
+            answer = True, error
+        except Exception:
+            answer = True, RuntimeError(f"in a worker, for client {work.client}:\n{traceback.format_exc()}")
+        pipe.send_bytes(_Packer.dumps(answer))
+
+
+class _Packer(ForkingPickler):
+    """Tensors go through a pipe as plain arrays, where torch would share a file descriptor for each."""
+
+    def reducer_override(self, item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            return torch.from_numpy, (item.detach().cpu().numpy(),)
+        return NotImplemented

@@ -3,20 +3,23 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint sanitize clean
 
 demo: $(VENV)/ready
 	$(BIN)/pfedsim compare --methods local,fedavg,pfedsim --seeds 42,43,44 --out demo
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-$(VENV)/ready: requirements.txt pyproject.toml
+sanitize: $(VENV)/ready
+	PYTHON=$(CURDIR)/$(BIN)/python sh src/pfedsim/backends/csrc/asan.sh
+
+$(VENV)/ready: requirements.txt pyproject.toml setup.py $(wildcard src/pfedsim/backends/csrc/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .

@@ -81,6 +81,8 @@ class _Execution:
         (writer.path / "config.toml").write_text(tomli_w.dumps(config.plain()))
         session.federation.partition.save(writer.path / "partition.json")
         writer.json("manifest.json", _manifest(session))
+        if session.notice:  # of this machine, so not in the events
+            self._tell(0, float("nan"), session.notice)
         for notice in self._notices:
             writer.line("events", {"event": "notice", "what": notice})
             self._tell(0, float("nan"), notice)
@@ -174,6 +176,6 @@ def _manifest(session: Session) -> dict[str, Any]:
         "system": platform.system(),
         "device": session.config.device,
         "backend": session.config.backend,
-        "kernels": getattr(session.engine, "kernels", None),
+        "kernels": getattr(session.fed.net, "kernels", None),
         "data_dir": session.config.data_dir,
     }

@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint sanitize clean
+.PHONY: demo test lint bench sanitize clean
 
 demo: $(VENV)/ready
 	$(BIN)/pfedsim compare --methods local,fedavg,pfedsim --seeds 42,43,44 --out demo
@@ -15,6 +15,9 @@ lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+bench: $(VENV)/ready
+	$(BIN)/pfedsim bench --out benchmarks
 
 sanitize: $(VENV)/ready
 	PYTHON=$(CURDIR)/$(BIN)/python sh src/pfedsim/backends/csrc/asan.sh

@@ -34,6 +34,7 @@ ALLOWED = {  # module -> which of our modules it may import
     "scoring": {*FOUNDATION, "method", "job", "client", "server"},
     "engines": {*FOUNDATION, "method", "job", "client", "server", "engines"},
     "conformance": {*FOUNDATION, "method", "methods", "job", "client", "server", "scoring", "data", "federation", "runs"},
+    "bench": {*FOUNDATION, "method", "methods", "models", "backends", "job", "client", "server", "scoring", "data", "federation", "runs"},
     "anatomy": {*FOUNDATION, "method", "conformance"},
 }
 FOREIGN = {"matplotlib", "rich", "typer", "ray", "mlflow", "wandb", "tensorboard", "click", "fastapi", "flwr"}

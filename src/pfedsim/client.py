@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pfedsim.errors import Error, HookError
@@ -21,11 +22,14 @@ def run_client(site: Site, work: Work) -> tuple[Reply, Client]:
     with _on(site, work) as job:
         with hook(site.method, "phases", job):
             phases = list(site.method.phases(job))
+        began = perf_counter()
         ends = train(site.method, job, phases)
+        seconds = perf_counter() - began
         with hook(site.method, "finish", job):
             reply, client = site.method.finish(job, ends)
     model = None if reply.model is None else sealed(site.kept, {"model": reply.model})["model"]
-    return replace(reply, model=model, extra=sealed(site.kept, reply.extra)), client
+    info = {**reply.info, "seconds": seconds}
+    return replace(reply, model=model, extra=sealed(site.kept, reply.extra), info=info), client
 
 
 def run_to_score(site: Site, work: Work, finetune: int = 0) -> Tensor:
@@ -51,8 +55,7 @@ def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:
         moves = job.phase.train & layout.trainable
         lr = job.phase.lr * settings.lr_decay**job.round
         if method.plain(job) and (end := job.descend(theta, job.phase, moves, lr)) is not None:
-            theta = end
-            ends.append(theta)
+            ends.append(theta := end)
             continue
         velocity = torch.zeros_like(theta)
         for numbers in job.passes(job.phase):

@@ -180,6 +180,23 @@ def check(method: Annotated[str, typer.Argument(help="a method's name, or your o
     raise typer.Exit(1 if failed else 0)
 
 
+@app.command()
+def bench(
+    repetitions: Annotated[int, typer.Option("--repetitions", min=1, help="of each measurement, in turns")] = 5,
+    rounds: Annotated[int, typer.Option("--rounds", min=2, help="of the whole run")] = 20,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="write bench.json, bench.md and bench.png there")] = None,
+) -> None:
+    """Measure how fast this machine trains, scores and runs rounds; ratios of one run."""
+    from pfedsim.bench import bench as measure
+    from pfedsim.report.bench import write
+
+    console = Console()
+    report = measure(repetitions, rounds, lambda line: console.print(line, highlight=False, soft_wrap=True))
+    if out is not None:
+        for path in write(report, out):
+            console.print(str(path), highlight=False, soft_wrap=True)
+
+
 def _listed(text: str) -> list[str]:
     """Splits at commas outside brackets."""
     parts, depth = [""], 0

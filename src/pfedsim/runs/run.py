@@ -89,7 +89,8 @@ class _Execution:
         clock = time.perf_counter()
         for round in run_rounds(session.method, session.fed, session.kept, session.engine, session.schedule, state):
             state = round.state
-            writer.line("timings", {"round": state.server.round, "seconds": time.perf_counter() - clock})
+            training = sum(r.info["seconds"] for r in round.replies)
+            writer.line("timings", {"round": state.server.round, "seconds": time.perf_counter() - clock, "training": training})
             self._record(round)
             every = config.score.every
             if every and state.server.round % every == 0 and state.server.round < len(session.schedule):

@@ -1,0 +1,84 @@
+"""A benchmark's report as JSON, Markdown and a bar chart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+from pfedsim.bench import Report
+from pfedsim.report.figures import COLOURS
+
+HEADINGS = (
+    "local training, one core", "samples/s best", "median", "by CPU time, median", "times plain, best", "median",
+    "of the matrix rate, best", "median",
+)  # fmt: skip
+
+
+def write(report: Report, folder: Path) -> list[Path]:
+    """bench.json, bench.md, bench.png."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "bench.json").write_text(json.dumps(report.plain(), indent=1) + "\n")
+    (folder / "bench.md").write_text(markdown(report))
+    return [folder / "bench.json", folder / "bench.md", chart(report, folder / "bench.png")]
+
+
+def markdown(report: Report) -> str:
+    """Every figure in a table."""
+    m = report.machine
+    lines = [
+        f"{m['cpu']}, {m['cores']} cores, kernels {m['kernels'] or 'none'}, torch {m['torch']}; one thread a client. "
+        f"Matrix product: {report.matrix_gflops['best']:.0f} GFLOP/s best, {report.matrix_gflops['median']:.0f} median.",
+        "",
+        "| " + " | ".join(HEADINGS) + " |",
+        "|---" + "|---:" * (len(HEADINGS) - 1) + "|",
+    ]
+    for shape, ways in report.training.items():
+        for way, r in ways.items():
+            lines.append(
+                f"| {shape}: {way} | {r['best']:,.0f} | {r['median']:,.0f} | {r['cpu_median']:,.0f} | {r['times_plain_best']:.2f} "
+                f"| {r['times_plain_median']:.2f} | {100 * r['share_of_matrix_best']:.0f}% | {100 * r['share_of_matrix_median']:.0f}% |"
+            )
+    lines += ["", "| eight clients side by side | samples/s best | median |", "|---|---:|---:|"]
+    lines += [f"| {name} | {r['best']:,.0f} | {r['median']:,.0f} |" for name, r in report.cores.items()]
+    lines += ["", "| scoring 100 x 300 images, one core | images/s best | median |", "|---|---:|---:|"]
+    lines += [f"| {n} | {r['best']:,.0f} | {r['median']:,.0f} |" for n, r in report.scoring.items() if n != "native_times_best_torch"]
+    lines += ["", "| a round, ten of 100 clients, all cores | seconds |", "|---|---:|"]
+    lines += [f"| {name} | {seconds:.3f} |" for name, seconds in report.rounds.items()]
+    whole = report.whole_run
+    lines += [
+        "",
+        f"pFedSim, a round at 10,000 clients against one at 100: {report.scale['ratio_median']:.2f} (median), "
+        f"{report.scale['ratio_best']:.2f} (best). Scoring 100 clients: {report.scale['seconds_to_score_100']:.2f} s.",
+        "",
+        f"FedAvg, {whole['rounds']} rounds of ten of 100 clients: {whole['times_serial_torch']:.2f} times the serial torch engine; "
+        f"{100 * whole['lost_outside_steps']:.1f}% of the workers' time is not spent in local training.",
+        "",
+        f"Peak memory of the process and its largest worker: {report.peak_memory_mb:.0f} MB.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def chart(report: Report, path: Path) -> Path:
+    """Samples a second of each way, for each shape."""
+    figure, axes = plt.subplots(figsize=(9, 4.2), layout="constrained")
+    shapes = list(report.training)
+    ways = list(next(iter(report.training.values())))
+    for k, way in enumerate(ways):
+        at = [s + (k - (len(ways) - 1) / 2) * 0.2 for s in range(len(shapes))]
+        medians = [report.training[shape][way]["median"] for shape in shapes]
+        bars = axes.bar(at, medians, width=0.18, label=way, color=COLOURS[k])
+        labels = [f"{report.training[shape][way]['times_plain_median']:.1f}x" for shape in shapes]
+        axes.bar_label(bars, labels, fontsize=8, padding=2)
+    axes.set_xticks(range(len(shapes)), [shape.replace(", ", "\n", 1) for shape in shapes])
+    axes.set(ylabel="samples a second (median)", title="Local training of LeNet5 on one core; times the plain PyTorch loop above the bars")
+    axes.grid(alpha=0.3, axis="y")
+    axes.legend(frameon=False, loc="upper left")
+    axes.margins(y=0.15)
+    figure.savefig(path, dpi=130, bbox_inches="tight")
+    plt.close(figure)
+    return path

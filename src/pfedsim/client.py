@@ -36,8 +36,7 @@ def run_to_score(site: Site, work: Work, finetune: int = 0) -> Tensor:
     """The model that this client would use now; with `finetune`, after so many plain local epochs. Nothing is kept."""
     with _on(site, work) as job:
         if finetune:
-            plain = Method()
-            return train(plain, job, [Phase(site.fed.layout.trainable, finetune, site.fed.settings.lr)])[-1]
+            return train(Method(), job, [Phase(site.fed.layout.trainable, finetune, site.fed.settings.lr)])[-1]
         with hook(site.method, "phases", job):
             phases = list(site.method.phases(job))
         return train(site.method, job, phases)[-1]
@@ -47,12 +46,13 @@ def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:
     """The only local training loop: the model after each phase, or the start where there is none."""
     import torch
 
-    settings, layout = job.fed.settings, job.fed.layout
+    settings, trainable = job.fed.settings, job.fed.layout.trainable
+    statistics = job.fed.layout.buffers.nonzero()[:, 0]
     theta, ends = job.start.theta, []
     for job.phase in phases:
         theta = (theta if job.phase.start is None else job.phase.start).clone()
-        job._statistics = theta[layout.buffers]
-        moves = job.phase.train & layout.trainable
+        job._statistics = theta[statistics]
+        moves = job.phase.train & trainable
         lr = job.phase.lr * settings.lr_decay**job.round
         if method.plain(job) and (end := job.descend(theta, job.phase, moves, lr)) is not None:
             ends.append(theta := end)
@@ -66,7 +66,7 @@ def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:
             if settings.momentum:
                 step = velocity = settings.momentum * velocity + step
             theta = torch.where(moves, theta - lr * step, theta)
-            theta[layout.buffers] = job._statistics
+            theta[statistics] = job._statistics
             job.steps += 1
         ends.append(theta)
     return ends or [theta]

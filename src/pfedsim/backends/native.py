@@ -116,7 +116,7 @@ class NativeNet:
         self._shape, self._width = tuple(shape), chain.links[chain.head].shape
         self._classes = chain.links[-1].out[0]
         self._sites = [_values_per_channel(link) for link in chain.links if link.norm]
-        self._buffers = layout.buffers.cpu()
+        self._buffers = layout.buffers.cpu().nonzero()[:, 0]
         ops = (_Op * self._last)(*(_described(link, layout) for link in chain.links))
         self._net = library.pfedsim_create(ops, self._last, self._head, layout.size, kernels.encode())
         if not self._net:

@@ -30,7 +30,7 @@ class TorchNet:
             tensors[name].data = layout.view(self._flat, name)
             if name in parameters and parameters[name].requires_grad:
                 parameters[name].grad = layout.view(self._grad, name)
-        self._buffers = layout.buffers.to(device)
+        self._buffers = layout.buffers.nonzero()[:, 0].to(device)  # places: ten times as fast as a mask
         self._head.register_forward_pre_hook(self._keep_features)
 
     def _keep_features(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:

@@ -220,3 +220,9 @@ def test_a_set_or_file_that_is_not_there(tmp_path: Path) -> None:
         data.read("cifar1")
     with pytest.raises(Error, match="there is no file"):
         data.read(str(tmp_path / "none.npz"))
+
+
+def test_labels_that_are_ids_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "ids.npz", x=np.zeros((3, 4)), y=np.array([5, 10**9, 7]))
+    with pytest.raises(Error, match="y reaches 1000000000 for 3 samples"):
+        data.read(str(tmp_path / "ids.npz"))

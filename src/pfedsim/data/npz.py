@@ -65,6 +65,8 @@ def _labels(path: Path, y: np.ndarray, names: np.ndarray | None) -> tuple[np.nda
         return y.astype(np.int64), tuple(words.tolist())
     if y.dtype.kind not in "iub":
         raise Error(f"{path}: y is {y.dtype}; labels are whole numbers from 0 or words")
+    if names is None and len(y) and int(y.max()) >= len(y):
+        raise Error(f"{path}: y reaches {y.max()} for {len(y)} samples; labels are whole numbers from 0, without gaps, or words")
     classes = tuple(map(str, names)) if names is not None else tuple(str(c) for c in range(int(y.max()) + 1 if len(y) else 0))
     return y.astype(np.int64), classes
 

@@ -53,6 +53,8 @@ def federate(config: Config) -> Federation:
     kind = config.partition or defaults.partition
     if kind.endswith(".json"):
         partition = partitions.load(Path(kind), data.digest, len(data.y))
+        if config.clients not in (None, len(partition.clients)):
+            raise Error(f"clients = {config.clients}: {kind} has {len(partition.clients)} clients")
     else:
         partition = partitions.make(
             kind,

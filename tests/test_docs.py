@@ -96,6 +96,21 @@ def test_the_methods_page_is_what_the_command_prints():
     assert (ROOT / "docs" / "methods.md").read_text() == page(), "run: pfedsim methods --markdown > docs/methods.md"
 
 
+def test_the_data_page_is_right(tmp_path):
+    """A table with named clients and the page's own network."""
+    page = (ROOT / "docs" / "data.md").read_text()
+    (tmp_path / "net.py").write_text(blocks(page)[0])
+    (tmp_path / "data.py").write_text(
+        "import numpy as np\n\nd = np.random.default_rng(0)\ny = d.integers(0, 3, 120)\n"
+        "who = np.array(['north', 'south', 'west'])[np.arange(120) % 3]\n"
+        "np.savez('mine.npz', x=d.normal(size=(120, 5)) + y[:, None], y=y, client=who)\n"
+    )
+    subprocess.run([sys.executable, "data.py"], cwd=tmp_path, check=True)
+    done = pfedsim("pfedsim run --data mine.npz --model net.py:Net --rounds 2 --out out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert '"names": ["north", "south", "west"]' in (tmp_path / "out" / "partition.json").read_text()
+
+
 def test_the_repository_names_no_machine():
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
     assert listed

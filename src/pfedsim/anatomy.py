@@ -35,9 +35,9 @@ class Anatomy:
 
 
 def anatomy(method: Method) -> Anatomy:
-    """Runs the method for six rounds of four out of eight clients and counts."""
-    federation = small_federation(((20, 10),) * 8, classes=10, seen=10, shape=(3, 32, 32))
-    run = session(method, federation, rounds=6, batch=16)
+    """Runs the method for eight rounds of six out of twelve clients and counts."""
+    federation = small_federation(((20, 10),) * 12, classes=10, seen=10, shape=(3, 32, 32))
+    run = session(method, federation, rounds=8, batch=16)
     listening = Listening(run.engine)
     last = states(replace(run, engine=listening))[-1]
     travels = int((~run.kept).sum())
@@ -49,7 +49,7 @@ def anatomy(method: Method) -> Anatomy:
         waves[kind] = Wave(*kind, _larger(known.down, down), _larger(known.up, up))
     server: Sizes = {} if travels == 0 else {"model": travels}
     if last.server.personal is not None:
-        server = {f"{len(last.server.personal.ids)} clients' models": travels * len(last.server.personal.ids)}
+        server[f"models of {len(last.server.personal.ids)} clients"] = travels * len(last.server.personal.ids)
     for name, value in last.server.extra.items():
         if isinstance(value, Rows):
             server[f"{name} of {len(value.ids)} clients"] = sum(value[i].numel() for i in value.ids)

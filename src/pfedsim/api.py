@@ -31,6 +31,8 @@ def train(federation: Federation, method: str | Method = "pfedsim", out: str | P
             raise Error(
                 f"{word} = {settings[word]!r}: this federation was dealt with {dealt!r}; another one is made by federate({word}=...)"
             )
+    if not isinstance(federation, Federation):
+        raise Error(f"train needs a federation, as federate({federation!r}) gives, not {type(federation).__name__}")
     words = {**federation.asked, **settings}
     words |= settings_of(method) if isinstance(method, Method) else {"method": method}
     if isinstance(words.get("model"), type):

@@ -5,6 +5,7 @@ Each check runs the method through the real loops on a small federation made her
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -96,7 +97,7 @@ def final_models(run: Session, state: State) -> list[Tensor]:
 
 def hooks_are_pure(method: Method) -> None:
     """No hook changes what it was given, the method, or a global generator."""
-    before = dict(vars(method))
+    before = copy.deepcopy(vars(method))
     watched = _watched(method)
     run = session(watched)
     final_models(run, states(run)[-1])
@@ -249,8 +250,8 @@ def _watched(method: Method) -> Method:
             copies = [t.clone() for _, t in seen]
             generators = _generators()
             result = getattr(method, name)(*arguments)
-            for (where, tensor), copy in zip(seen, copies, strict=True):
-                assert _same(tensor, copy), f"{name} changed {where}, which it was given"
+            for (where, tensor), before in zip(seen, copies, strict=True):
+                assert _same(tensor, before), f"{name} changed {where}, which it was given"
             assert generators == _generators(), f"{name} drew from a global generator; use the one it is handed"
             return result
 
@@ -274,6 +275,7 @@ def _tensors(value: Any, where: str = "an argument") -> Iterator[tuple[str, Tens
     elif isinstance(value, Pairs):
         yield from ((where, t) for t in value.tensors().values())
     elif isinstance(value, Job):
+        yield from _tensors(value.fed, "the federation's facts")
         yield from _tensors(value.message, "the message")
         yield from _tensors(value.memory, "the client's memory")
         yield from _tensors(value.part("train"), "the client's samples")
@@ -286,5 +288,5 @@ def _tensors(value: Any, where: str = "an argument") -> Iterator[tuple[str, Tens
             yield from _tensors(item, where)
     elif is_dataclass(value) and not isinstance(value, (type, Site)):
         for part in fields(value):
-            if part.name not in ("net", "layout", "settings"):
+            if part.name not in ("net", "settings"):
                 yield from _tensors(getattr(value, part.name), f"{type(value).__name__.lower()}.{part.name}")

@@ -28,6 +28,9 @@ class Federation:
     def clients(self) -> int:
         return len(self.partition.clients)
 
+    def __repr__(self) -> str:
+        return f"Federation({self.data.name}, {len(self.data.y)} samples, {self.clients} clients)"
+
     def label_counts(self) -> np.ndarray:
         """(client, class) number of samples, train and test together."""
         rows = [np.concatenate([s.train, s.test]) for s in self.partition.clients]

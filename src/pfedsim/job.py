@@ -54,6 +54,7 @@ class Job:
         self._site, self._net = site, site.net
         self.fed, self.client, self.round = site.fed, work.client, work.round
         self.message, self.memory = _moved(work.message, site.net.device), _moved(work.memory, site.net.device)
+        self._purpose = work.purpose
         self.start: Start
         self.phase: Phase
         self.steps = 0
@@ -156,7 +157,8 @@ class Job:
 
         settings = self.fed.settings
         count = len(self.labels)
-        steps = max(1, settings.local_steps * phase.epochs // settings.epochs) if settings.local_steps else None
+        by_steps = settings.local_steps and self._purpose == "train"  # scores count in epochs
+        steps = max(1, settings.local_steps * phase.epochs // settings.epochs) if by_steps else None
 
         def steps_of_epochs() -> Iterator[list[Tensor]]:
             for _ in range(phase.epochs) if steps is None else repeat(None):

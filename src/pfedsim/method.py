@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, get_type_hints
 
 from annotated_types import Ge, Gt, Le
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AllowInfNan, TypeAdapter, ValidationError
 
 from pfedsim.errors import Error
 from pfedsim.rows import Rows, weighted_mean
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pfedsim.layout import Layout
 
 Share = Annotated[float, Ge(0), Le(1)]
-Positive = Annotated[float, Gt(0)]
-AtLeastZero = Annotated[float, Ge(0)]
+Positive = Annotated[float, Gt(0), AllowInfNan(False)]
+AtLeastZero = Annotated[float, Ge(0), AllowInfNan(False)]
 Count = Annotated[int, Ge(1)]
 Weights = Annotated[Literal["samples", "uniform"], "clients count by their train samples, or all alike"]
 

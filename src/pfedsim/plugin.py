@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +25,17 @@ def load_class(spec: str, base: str) -> type[Any]:
         classes = [n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__]
         raise Error(f"{place} has no class {name!r}; {nearest(name, classes) if classes else 'it defines no class'}")
     return found
+
+
+def source_digest(kind: type[Any]) -> str | None:
+    """sha256 of the file that defines a user's class; None for ours, whose version the manifest has, and for one typed in a shell."""
+    if kind.__module__.startswith("pfedsim."):
+        return None
+    try:
+        file = inspect.getsourcefile(kind)
+    except (TypeError, OSError):
+        return None
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file and Path(file).is_file() else None
 
 
 def _from_file(path: Path) -> ModuleType:

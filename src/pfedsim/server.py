@@ -15,6 +15,7 @@ from pfedsim.seeds import generator
 if TYPE_CHECKING:
     from torch import Tensor
 
+MOST_WAVES = 100  # in a round; more is a method that never comes to train
 Traffic = dict[int, tuple[int, int]]  # client -> bytes received, bytes sent
 
 
@@ -56,7 +57,7 @@ class Round:
 def begin(method: Method, fed: Fed, kept: Tensor) -> State:
     """The state before the first round."""
     with hook(method, "init"):
-        server = method.init(fed, fed.initial, generator(fed.settings.seed, "init"))
+        server = _server(method.init(fed, fed.initial, generator(fed.settings.seed, "init")))
     return State(replace(server, model=sealed(kept, {"model": server.model})["model"]))
 
 
@@ -65,10 +66,12 @@ def run_rounds(method: Method, fed: Fed, kept: Tensor, engine: Engine, schedule:
     for sampled in schedule[state.server.round :]:
         traffic: Traffic = {}
         events: list[dict[str, Any]] = []
-        task = ""
+        task, waves = "", 0
         while task != "train":
             with hook(method, "plan", round=state.server.round):
                 task, clients = method.plan(fed, state.server, sampled)
+                if (waves := waves + 1) > MOST_WAVES:
+                    raise RuntimeError(f"{MOST_WAVES} waves in one round and still no 'train' (the last was {task!r})")
             messages = send(method, fed, kept, state, clients, task)
             works = [Work(i, state.server.round, messages[i], state.memories.get(i, Client()), task) for i in sorted(messages)]
             accepted: list[Reply] = []
@@ -92,7 +95,7 @@ def run_rounds(method: Method, fed: Fed, kept: Tensor, engine: Engine, schedule:
             if accepted or task != "train":  # a method must learn that it asked in vain, or it would ask for ever
                 rng = generator(fed.settings.seed, f"aggregate/{task}", server.round)
                 with hook(method, "aggregate", round=server.round):
-                    server = method.aggregate(fed, server, task, accepted, rng)
+                    server = _server(method.aggregate(fed, server, task, accepted, rng))
             state = State(server, memories)
             events.extend(engine.events)
             engine.events.clear()
@@ -100,10 +103,18 @@ def run_rounds(method: Method, fed: Fed, kept: Tensor, engine: Engine, schedule:
         yield Round(state, tuple(accepted), traffic, tuple(events))
 
 
+def _server(returned: Any) -> Server:
+    if not isinstance(returned, Server):
+        raise TypeError(f"it gave {type(returned).__name__}, expected a Server")
+    return returned
+
+
 def send(method: Method, fed: Fed, kept: Tensor, state: State, clients: Sequence[int], task: str) -> dict[int, Message]:
     """The method's messages as they leave the server."""
     with hook(method, "send", round=state.server.round):
         messages = method.send(fed, state.server, clients, task)
+        if not isinstance(messages, dict) or set(messages) != set(clients):
+            raise TypeError(f"it gave {messages!r:.60}, expected a message for each of clients {list(clients)}")
     models: dict[int, Tensor] = {}  # a model sent to many is sealed once
     for message in messages.values():
         if id(message.model) not in models:

@@ -71,7 +71,8 @@ def test_a_truncated_data_file_is_named(tmp_path):
 def test_run_show_and_run_again(tmp_path):
     first = pfedsim("run", "--method", "pfedsim", *QUICK, "--out", "first", cwd=tmp_path)
     assert "served" in first.stdout
-    assert "round 2 of 2" in first.stdout
+    assert "round 1 of 2" in first.stdout
+    assert "finished, accuracy" in first.stdout
     again = pfedsim("run", "--method", "pfedsim", *QUICK, "--out", "first", cwd=tmp_path, check=False)
     assert again.returncode == 2
     assert "--fresh" in again.stderr
@@ -93,6 +94,60 @@ def test_fresh_deletes_nothing_that_is_not_ours(tmp_path):
     done = pfedsim("run", *QUICK, "--out", "thesis", "--fresh", cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert (tmp_path / "thesis" / "chapter1.tex").exists()
+
+
+def test_fresh_deletes_no_project_that_has_a_config_of_its_own(tmp_path):
+    (tmp_path / "config.toml").write_text("rounds = 1\n")
+    (tmp_path / "precious.py").write_text("x = 1\n")
+    for place in (".", str(tmp_path)):
+        done = pfedsim("run", "config.toml", "--fresh", "--out", place, cwd=tmp_path, check=False)
+        assert done.returncode == 2
+        assert (tmp_path / "precious.py").exists()
+
+
+def test_an_edited_method_is_not_served_from_an_old_run(tmp_path):
+    source = (
+        "from dataclasses import dataclass\nfrom pfedsim import Method\n\n\n@dataclass(frozen=True)\nclass Mine(Method):\n"
+        "    def gradient(self, job, theta, batches):\n        return 1 * job.grad(theta, batches[0])\n"
+    )
+    (tmp_path / "mine.py").write_text(source)
+    words = ["compare", "--methods", "mine.py:Mine", *QUICK, "--out", "side"]
+    pfedsim(*words, cwd=tmp_path)
+    (tmp_path / "mine.py").write_text(source.replace("1 *", "2 *"))
+    done = pfedsim(*words, cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert "other settings" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("    def agregate(self, fed, server, task, replies, rng):\n        return server\n", "did you mean 'aggregate'?"),
+        (
+            "    def aggregate(self, fed, server, task, replies, rng):\n        pass\n",
+            "Mine.aggregate failed in round 0: TypeError: it gave NoneType",
+        ),
+        ("    def plan(self, fed, server, sampled):\n        return 'stats', sampled\n", "still no 'train'"),
+        ("    def send(self, fed, server, clients, task):\n        return {}\n", "Mine.send failed in round 0"),
+        ("    def keeps(self, layout):\n        return None\n", "Mine.keeps failed"),
+        ("    def gradient(self, job, theta, batches):\n        return theta * float('nan')\n", "no client's reply could be used"),
+    ],
+)
+def test_slips_of_authors_are_named(tmp_path, body, says):
+    head = "from dataclasses import dataclass\nfrom pfedsim import Method\n\n\n@dataclass(frozen=True)\nclass Mine(Method):\n"
+    (tmp_path / "mine.py").write_text(head + body)
+    done = pfedsim("run", "--method", "mine.py:Mine", *QUICK, "--out", "mine", cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize("place", ["afile", "afile/sub"])
+def test_a_file_as_out_is_one_sentence(tmp_path, place):
+    (tmp_path / "afile").write_text("x")
+    for command in (["run", *QUICK], ["run", *QUICK, "--fresh"], ["compare", *QUICK]):
+        done = pfedsim(*command, "--out", place, cwd=tmp_path, check=False)
+        assert done.returncode == 2, done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
 
 
 def test_json_prints_the_summary_alone(tmp_path):

@@ -159,7 +159,7 @@ def test_every_sample_is_dealt_once_and_the_minimum_is_kept(
         ("dirichlet", {"alpha": 1e-3, "clients": 20, "minimum": 25}, "raise --alpha, lower --minimum or take fewer clients"),
         ("dirichlet", {"alpha": 1e-300, "clients": 20, "minimum": 2}, "raise --alpha"),
         ("dirichlet-plain", {"alpha": 1e-3, "clients": 20, "minimum": 2}, "raise --alpha"),
-        ("iid", {"clients": 601, "minimum": 1}, "--minimum 0 at most"),
+        ("iid", {"clients": 601, "minimum": 1}, "--clients 300 at most"),
         ("classes", {"classes_each": 4, "clients": 5}, "--classes-each 4 is more than the 3 classes"),
         ("classes", {"classes_each": 1, "clients": 20, "minimum": 30}, "raise --classes-each or take fewer clients"),
         ("given", {}, "array `client`"),

@@ -184,9 +184,12 @@ def test_accuracy_rises_on_real_images(digits: Federation) -> None:
     assert found.accuracy > 0.5
 
 
-def test_a_run_that_diverges_ends_and_says_so(digits: Federation) -> None:
-    found = run(digits, method="fedavg", lr=1e20, score={"finetune": 0})
-    events = lines(found.path / "events.jsonl")
+def test_a_run_that_diverges_ends_and_says_so(digits: Federation, tmp_path: Path) -> None:
+    heard: list[Progress] = []
+    with pytest.raises(Error, match="no client's reply could be used in any round"):
+        run(digits, tmp_path / "diverged", method="fedavg", lr=1e20, score={"finetune": 0}, watch=heard.append)
+    assert "not finite" in heard[0].note
+    events = lines(tmp_path / "diverged" / "events.jsonl")
     assert [(e["event"], e["round"]) for e in events] == [("rejected", 0)] * 3 + [("rejected", 1)] * 3
     assert "not finite" in events[0]["why"]
     alone = run(digits, method="local", lr=1e20)  # nothing is sent that could be rejected; the loss is undefined
@@ -198,7 +201,7 @@ def test_a_watcher_hears_of_every_round_and_of_notices(digits: Federation) -> No
     heard: list[Progress] = []
     words = {**SHORT, "method": "pfedsim", "join": 0.1, "score": {"every": 1, "finetune": 0}}
     found = execute(configs.check(words), federation=digits, watch=heard.append)
-    assert [p.round for p in heard] == [0, 1, 2, 2]
+    assert [p.round for p in heard] == [0, 1, 2]
     assert "fewer than two clients" in heard[0].note
     assert heard[1].micro is not None
     assert heard[-1].micro == found.accuracy

@@ -19,3 +19,11 @@ def main() -> None:
             raise
         print(f"pfedsim: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("pfedsim: stopped; the run's folder is unfinished", file=sys.stderr)
+        sys.exit(130)
+    except OSError as error:
+        if os.environ.get("PFEDSIM_DEBUG") or error.filename is None:
+            raise
+        print(f"pfedsim: {error.filename}: {error.strerror}", file=sys.stderr)
+        sys.exit(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from pfedsim.cli.progress import watching
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS
 from pfedsim.runs.config import Config
-from pfedsim.runs.folder import slug
+from pfedsim.runs.folder import is_run_folder, slug
 
 app = typer.Typer(
     name="pfedsim",
@@ -80,9 +81,14 @@ def compare(
 ) -> None:
     """Run several methods on one federation (Local-Only always among them) and set them side by side."""
     specs, numbers = list(METHODS) if methods == "all" else _listed(methods), _numbers(seeds)
-    place = out or Path("runs") / f"compare-{slug(config.data)}-{config.digest()[:6]}"
-    if fresh and place.exists():
-        _remove(place)
+    if not specs:
+        raise Error("--methods names no method: write all, or names separated by commas")
+    asked = sha256(f"{config.digest()} {specs} {numbers}".encode()).hexdigest()
+    place = out or Path("runs") / f"compare-{slug(config.data)}-{asked[:6]}"
+    if fresh:
+        _make_room(place, fresh)
+    elif place.exists() and not (place.is_dir() and _is_comparison(place)):
+        raise Error(f"{place} is not a comparison's folder; give another --out")
     from pfedsim.methods import parse
 
     for spec in specs:
@@ -145,7 +151,7 @@ def methods(
     elif name is None:
         table = Table("name", "method", "what it does")
         for key, kind in METHODS.items():
-            table.add_row(key, kind.title, (kind.__doc__ or "").splitlines()[0])
+            table.add_row(key, kind.title, " ".join((kind.__doc__ or "").split()))
         console.print(table)
     else:
         from pfedsim.methods import parse
@@ -174,7 +180,11 @@ def check(method: Annotated[str, typer.Argument(help="a method's name, or your o
         warnings.simplefilter("ignore", Notice)
         results = carry_out(made)
     for result in results:
-        console.print(f"{'FAILED' if result.why else 'passed'}  {result.name}" + (f": {result.why}" if result.why else ""), highlight=False)
+        console.print(
+            f"{'FAILED' if result.why else 'passed'}  {result.name}" + (f": {result.why}" if result.why else ""),
+            highlight=False,
+            markup=False,
+        )
     failed = sum(bool(result.why) for result in results)
     console.print(f"{len(results) - failed} of {len(results)} checks passed", highlight=False)
     raise typer.Exit(1 if failed else 0)
@@ -217,7 +227,11 @@ def _numbers(text: str) -> list[int]:
 
 
 def _make_room(place: Path, fresh: bool) -> None:
-    if not place.exists() or not any(place.iterdir()):
+    if not place.exists():
+        return
+    if not place.is_dir():
+        raise Error(f"{place} is a file; --out names a folder")
+    if not any(place.iterdir()):
         return
     if not fresh:
         raise Error(f"{place} exists already; give another --out, or --fresh to delete it first")
@@ -226,7 +240,14 @@ def _make_room(place: Path, fresh: bool) -> None:
 
 def _remove(place: Path) -> None:
     """Deletes earlier runs, and nothing that is not ours."""
-    strange = [p for p in place.iterdir() if p.is_dir() and p.name != "figures" and not (p / "config.toml").is_file()]
-    if not (place / "config.toml").is_file() and (strange or not any(place.glob("*/config.toml"))):
-        raise Error(f"{place} does not look like a run's folder; it is not deleted")
+    if place.resolve() == Path.cwd() or place.resolve() in Path.cwd().parents:
+        raise Error(f"{place} holds the working directory; it is not deleted")
+    if not (is_run_folder(place) or _is_comparison(place)):
+        raise Error(f"{place} holds more than a run of pfedsim; it is not deleted")
     shutil.rmtree(place)
+
+
+def _is_comparison(place: Path) -> bool:
+    """Only runs, and what `compare` writes beside them."""
+    ours = {"table.md", "table.tex", "table.csv", "gains.csv", "figures"}
+    return all(p.name in ours or (p.is_dir() and is_run_folder(p)) for p in place.iterdir())

@@ -59,19 +59,16 @@ def _lines(console: Console) -> Watch:
         if done.note:
             console.print(f"note: {done.note}", highlight=False)
             return
-        if done.round < last:
+        if done.round <= last:
             began = time.monotonic()
+        last = done.round if done.round < done.rounds else 0
         step = max(1, done.rounds // 20)
-        finished = done.round == last
-        if done.round in (2, done.rounds) or done.round % step == 0:
+        if done.round == done.rounds:
+            console.print(f"{done.method}: finished{_score(done)}", highlight=False, soft_wrap=True)
+        elif done.round == 2 or done.round % step == 0:
             each = (time.monotonic() - began) / done.round
-            left = "" if done.round in (1, done.rounds) else f", {_time(each * (done.rounds - done.round))} left"
-            state = "finished" if finished else f"round {done.round} of {done.rounds}"
-            console.print(f"{done.method}: {state}{_score(done)}{left}", highlight=False, soft_wrap=True)
-        if finished:
-            began, last = time.monotonic(), 0
-        else:
-            last = done.round
+            left = "" if done.round == 1 else f", {_time(each * (done.rounds - done.round))} left"
+            console.print(f"{done.method}: round {done.round} of {done.rounds}{_score(done)}{left}", highlight=False, soft_wrap=True)
 
     return watch
 

@@ -67,6 +67,8 @@ def _labels(path: Path, y: np.ndarray, names: np.ndarray | None) -> tuple[np.nda
         raise Error(f"{path}: y is {y.dtype}; labels are whole numbers from 0 or words")
     if names is None and len(y) and int(y.max()) >= len(y):
         raise Error(f"{path}: y reaches {y.max()} for {len(y)} samples; labels are whole numbers from 0, without gaps, or words")
+    if names is not None and (names.ndim != 1 or (len(y) and int(y.max()) >= len(names))):
+        raise Error(f"{path}: classes must be a list of names, one for each label from 0 to {y.max()}")
     classes = tuple(map(str, names)) if names is not None else tuple(str(c) for c in range(int(y.max()) + 1 if len(y) else 0))
     return y.astype(np.int64), classes
 
@@ -74,8 +76,9 @@ def _labels(path: Path, y: np.ndarray, names: np.ndarray | None) -> tuple[np.nda
 def _normal(path: Path, x: np.ndarray, arrays: dict[str, np.ndarray]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     channels = x.shape[1]
     if "mean" in arrays and "std" in arrays:
-        mean, std = arrays["mean"].astype(float).reshape(-1), arrays["std"].astype(float).reshape(-1)
-        if len(mean) != channels or len(std) != channels or not (std > 0).all():
+        words = {arrays["mean"].dtype.kind, arrays["std"].dtype.kind} - set("iuf")
+        mean, std = (np.zeros(0) if words else arrays[name].astype(float).reshape(-1) for name in ("mean", "std"))
+        if len(mean) != channels or len(std) != channels or not (std > 0).all() or not np.isfinite([mean, std]).all():
             raise Error(f"{path}: mean and std must hold one number for each of the {channels} channels, std above 0")
     else:
         others = (0, *range(2, x.ndim))
@@ -88,6 +91,6 @@ def _normal(path: Path, x: np.ndarray, arrays: dict[str, np.ndarray]) -> tuple[t
 def _column(path: Path, arrays: dict[str, np.ndarray], name: str, length: int) -> np.ndarray | None:
     if name not in arrays or arrays[name].ndim == 0:
         return None
-    if len(arrays[name]) != length:
-        raise Error(f"{path}: {name} has {len(arrays[name])} entries for {length} samples")
+    if arrays[name].shape != (length,):
+        raise Error(f"{path}: {name} has shape {arrays[name].shape}; it must hold one entry for each of the {length} samples")
     return arrays[name]

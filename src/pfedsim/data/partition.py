@@ -118,6 +118,7 @@ def make(
     if kind == "given":
         if owner is None:
             raise Error("partition 'given' needs data that says whose each sample is (an array `client`)")
+        recipe["names"] = [str(who) for who in np.unique(owner)]
         shares = [np.flatnonzero(owner == who) for who in np.unique(owner)]
         if clients not in (None, len(shares)):
             raise Error(f"the data names {len(shares)} clients, {clients} were asked for")
@@ -128,9 +129,8 @@ def make(
         clients = clients or 100
         if clients * minimum > len(y):
             most = len(y) // clients
-            raise Error(
-                f"{clients} clients of at least {minimum} samples need {clients * minimum}; there are {len(y)} (--minimum {most} at most)"
-            )
+            way_out = f"--minimum {most} at most" if most >= 2 else f"--clients {len(y) // 2} at most"
+            raise Error(f"{clients} clients of at least {minimum} samples need {clients * minimum}; there are {len(y)} ({way_out})")
         shares = _dealt(kind, y, clients, alpha, classes_each, minimum, stream, recipe)
     recipe["clients"] = len(shares)
     return Partition(tuple(_split(share, test, stream) for share in shares), recipe, data)

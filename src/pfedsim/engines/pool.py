@@ -142,10 +142,14 @@ def _serve(pipe: Connection, inherited: list[Connection], site: Site) -> None:
         try:
             answer = False, function(site, work, *arguments)
         except Error as error:
+            error.add_note(traceback.format_exc())  # a cause does not go through a pipe
             answer = True, error
         except Exception:
             answer = True, RuntimeError(f"in a worker, for client {work.client}:\n{traceback.format_exc()}")
-        pipe.send_bytes(_Packer.dumps(answer))
+        try:
+            pipe.send_bytes(_Packer.dumps(answer))
+        except OSError:  # the parent has gone
+            os._exit(0)
 
 
 class _Packer(ForkingPickler):

@@ -4,9 +4,10 @@ options: `pfedsim(rho=0.3)`."""
 from __future__ import annotations
 
 import ast
+import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 from pfedsim.errors import Error, nearest
@@ -58,6 +59,9 @@ def make(kind: type[Method], options: Mapping[str, Any]) -> Method:
         if option not in known:
             hint = nearest(option, known) if known else "it has no options"
             raise Error(f"{name_of(kind)} has no option {option!r}; {hint}")
+    missing = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING and f.name not in options]
+    if missing:
+        raise Error(f"{name_of(kind)} needs its option {missing[0]!r}: write {name_of(kind)}({missing[0]}=...)")
     return kind(**options)
 
 
@@ -101,7 +105,20 @@ def _kind(name: str) -> tuple[type[Method], Mapping[str, Any]]:
     kind = load_class(name, "method")
     if not issubclass(kind, Method):
         raise Error(f"{name} is not a pfedsim.Method")
+    _refuse_slips(kind)
     return kind, {}
+
+
+def _refuse_slips(kind: type[Method]) -> None:
+    """A misspelt hook or a forgotten decorator would do nothing, without a word."""
+    hooks = [name for name, value in vars(Method).items() if callable(value) and not name.startswith("_")]
+    for name, value in vars(kind).items():
+        if callable(value) and not name.startswith("_") and not hasattr(Method, name):
+            close = difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)
+            if close:
+                raise Error(f"{kind.__name__}.{name} is no hook; did you mean {close[0]!r}?")
+    if "__dataclass_params__" not in vars(kind):
+        raise Error(f"{kind.__name__} is not a frozen dataclass, so that it has no options: write @dataclass(frozen=True) above it")
 
 
 def _options(spec: str, inside: str) -> dict[str, Any]:

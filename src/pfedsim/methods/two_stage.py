@@ -53,7 +53,7 @@ class TwoStage(Method):
         if not (first.keeps(fed.layout) == second.keeps(fed.layout)).all():
             raise Error(f"{self.title}: {first.title or type(first).__name__} cannot warm up, because it keeps part of the model at home")
         server = first.init(fed, theta, rng)
-        if server.personal is not None:
+        if server.personal is not None or isinstance(first, TwoStage):
             raise Error(f"{self.title}: {first.title or type(first).__name__} cannot warm up, because it has no common model")
         return self._turn(fed, server, 0)
 

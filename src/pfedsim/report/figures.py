@@ -26,7 +26,9 @@ MARKERS = "osD^vPX*"
 
 
 def _style(k: int) -> dict[str, Any]:
-    return {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)], "linestyle": ("-", "--", ":")[k // len(COLOURS) % 3]}
+    again = k // len(COLOURS)  # from the ninth on dashed, with hollow markers
+    filled = {"markerfacecolor": "none"} if again else {}
+    return {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)], "linestyle": ("-", "--", ":")[again % 3], **filled}
 
 
 def _save(figure: Figure, path: Path) -> Path:
@@ -39,6 +41,7 @@ def _save(figure: Figure, path: Path) -> Path:
 def curves(runs: Mapping[str, Sequence[Run]], path: Path) -> Path:
     """Accuracy over the rounds, as served; several runs under one name are seeds: their mean, with the range shaded."""
     figure, axes = plt.subplots(figsize=(7.5, 4.2), layout="constrained")
+    bands = any(len(several) > 1 for several in runs.values())
     for k, (name, several) in enumerate(runs.items()):
         lines = [_curve(run) for run in several]
         rounds = sorted(set.intersection(*(set(line) for line in lines)))
@@ -46,7 +49,11 @@ def curves(runs: Mapping[str, Sequence[Run]], path: Path) -> Path:
         axes.plot(rounds, values.mean(0), label=name, markersize=4, linewidth=1.6, **_style(k))
         if len(values) > 1:
             axes.fill_between(rounds, values.min(0), values.max(0), color=COLOURS[k % len(COLOURS)], alpha=0.15, linewidth=0)
-    axes.set(xlabel="round", ylabel="accuracy over all test samples, %", title="What each round's model gives, as served")
+    axes.set(
+        xlabel="round",
+        ylabel="accuracy over all test samples, %",
+        title="What each round's model gives, as served" + (" (band: range over seeds)" if bands else ""),
+    )
     axes.grid(alpha=0.3)
     _legend(axes, len(runs))
     return _save(figure, path)
@@ -63,7 +70,7 @@ def _legend(axes: Axes, entries: int) -> None:
         axes.legend(frameon=False)
 
 
-def clients(values: Mapping[str, Sequence[float]], path: Path) -> Path:
+def clients(values: Mapping[str, Sequence[float]], path: Path, which: str = "") -> Path:
     """Every client's accuracy with each method: a column of points per client, ordered by the first method's."""
     names = list(values)
     order = np.argsort(values[names[0]], kind="stable")
@@ -75,7 +82,11 @@ def clients(values: Mapping[str, Sequence[float]], path: Path) -> Path:
         axes.set_xticks(range(len(order)), [str(i) for i in order], fontsize=8)
     else:
         axes.set_xticks([])
-    axes.set(xlabel=f"client, ordered by {names[0]}", ylabel="accuracy on its own test part, %", title="Each client's accuracy, as served")
+    axes.set(
+        xlabel=f"client, ordered by {names[0]}",
+        ylabel="accuracy on its own test part, %",
+        title="Each client's accuracy, as served" + which,
+    )
     axes.set_ylim(-3, 103)
     axes.grid(alpha=0.3, axis="y")
     _legend(axes, len(names))
@@ -107,9 +118,9 @@ def comparison_figures(comparison: Comparison, folder: Path) -> list[Path]:
     first = {name: by_seed[seed] for name, by_seed in comparison.runs.items()}
     made = [
         curves({name: list(by_seed.values()) for name, by_seed in comparison.runs.items()}, folder / "curves.png"),
-        clients({name: run.client_values() for name, run in first.items()}, folder / "clients.png"),
+        clients({name: run.client_values() for name, run in first.items()}, folder / "clients.png", f", seed {seed}"),
     ]
-    return made + _similarities(first, folder)
+    return made + _similarities({f"{name}, seed {seed}": run for name, run in first.items()}, folder)
 
 
 def run_figures(runs: Mapping[str, Run], folder: Path) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pfedsim.anatomy import anatomy
 from pfedsim.method import Method
@@ -44,7 +44,7 @@ def page() -> str:
     """All methods: docs/methods.md."""
     head = (
         "# The methods\n\nWritten by `pfedsim methods --markdown`. Numbers of parameters are counted in messages of a real run "
-        "(LeNet5, 3 x 32 x 32, ten classes: 62,050 parameters and 44 norm statistics; eight clients, four a round, six rounds).\n\n"
+        "(LeNet5, 3 x 32 x 32, ten classes: 62,050 parameters and 44 norm statistics; twelve clients, six a round, eight rounds).\n\n"
     )
     return head + "\n".join(describe(kind) for kind in METHODS.values())
 
@@ -54,7 +54,10 @@ def _counts(sizes: Mapping[str, int]) -> str:
 
 
 def _meaning(hint: Any) -> str:
-    return next((note for note in get_args(hint) if isinstance(note, str)), "")
+    words = next((note for note in get_args(hint) if isinstance(note, str)), "")
+    inside = get_args(hint)[0] if get_args(hint) else hint
+    choices = get_args(inside) if get_origin(inside) is Literal else ()
+    return words + (f" ({' or '.join(map(str, choices))})" if choices else "")
 
 
 def _short(value: Any) -> str:

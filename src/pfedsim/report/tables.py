@@ -82,9 +82,19 @@ def _differences(comparison: Comparison, reference: str, model: str) -> Column:
     hits = {m: [run.hits(model) for run in by_seed.values()] for m, by_seed in comparison.runs.items()}
     cells = []
     for method in comparison.methods:
-        d = paired_difference(hits[method], hits[reference])
-        cells.append("-" if method == reference else f"{100 * d.mean:+.1f} [{100 * d.low:.1f}, {100 * d.high:.1f}]")
+        if method == reference:
+            cells.append("-")
+            continue
+        first, second = sorted((method, reference))  # the same pair in the other order is the exact negative
+        d = paired_difference(hits[first], hits[second])
+        mean, low, high = (d.mean, d.low, d.high) if first == method else (-d.mean, -d.high, -d.low)
+        cells.append(f"{_points(mean, '+')} [{_points(low)}, {_points(high)}]")
     return Column(f"difference, {model}", f"{'served' if model == 'served' else 'tuned'}: minus\n{reference}", cells)
+
+
+def _points(value: float, sign: str = "") -> str:
+    """A difference in points, without a minus before zero."""
+    return f"{round(100 * value, 1) + 0.0:{sign}.1f}"
 
 
 def places(column: Column) -> list[int]:
@@ -137,11 +147,13 @@ def verdict(comparison: Comparison) -> str:
     best = max(others, key=lambda m: others[m])
     gap = 100 * (served[best] - served[ALONE])
     worse = 100 * float((comparison.client_gains(best) < 0).mean())
+    hits = {m: [run.hits() for run in comparison.runs[m].values()] for m in (best, ALONE)}
+    sure = paired_difference(hits[best], hits[ALONE])
     text = (
-        f"As served, {best} is best of the joined methods and {abs(gap):.1f} points {'above' if gap >= 0 else 'below'} training alone, "
-        f"with {worse:.0f}% of the clients worse off than alone"
+        f"As served, {best} is best of the joined methods and {abs(gap):.1f} points {'above' if gap >= 0 else 'below'} training alone "
+        f"(95% interval {_points(sure.low, '+')} to {_points(sure.high, '+')}), with {worse:.0f}% of the clients worse off than alone"
     )
-    after = {m: float(comparison.figures(m, "finetuned", "micro").mean()) for m in others}
+    after = {m: float(comparison.figures(m, "finetuned", "micro").mean()) for m in served}
     if not np.isnan(list(after.values())).any():
         top = max(after, key=lambda m: after[m])
         lead = 100 * (after[top] - after[best])
@@ -150,8 +162,7 @@ def verdict(comparison: Comparison) -> str:
         text += f"; after the same local epochs {top} is best"
         text += f" ({lead:.1f} points above {best})" if top != best else ""
         if low != best:
-            rest = f"{left:.1f} remain" if left > 0 else "none remain"
-            text += f", and of the {before:.1f} points between {best} and {low} {rest}"
+            text += f", and the {before:.1f} points between {best} and {low} become {left:.1f}"
     return text + "."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from pfedsim.errors import Error
 from pfedsim.methods import label, parse
 from pfedsim.runs.config import Config
-from pfedsim.runs.folder import Run, slug
+from pfedsim.runs.folder import Run, is_run_folder, slug
 from pfedsim.runs.run import Watch, execute
 from pfedsim.runs.session import federate, prepare
 
@@ -41,24 +42,27 @@ class Comparison:
             values.append(np.nan if value is None else value)
         return np.array(values, dtype=float)
 
-    def client_gains(self, method: str, reference: str = ALONE, model: str = "served") -> np.ndarray:
-        """(seed, client) accuracy above the reference method's, same client, same seed; the reference is as served."""
+    def client_gains(self, method: str, reference: str = ALONE) -> np.ndarray:
+        """(seed, client) accuracy above the reference method's, same client, same seed, as served."""
         pairs = [(self.runs[method][s], self.runs[reference][s]) for s in self.seeds]
-        return np.array([np.subtract(a.client_values(model=model), b.client_values()) for a, b in pairs])
+        return np.array([np.subtract(a.client_values(), b.client_values()) for a, b in pairs])
 
 
 def compare(config: Config, methods: Sequence[str], seeds: Sequence[int], out: Path, watch: Watch | None = None) -> Comparison:
     """Runs every method with every seed into `out`; Local-Only is always among them."""
-    if not seeds:
-        raise Error("compare needs at least one seed")
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise Error(f"seeds {', '.join(map(str, seeds)) or 'missing'}: give different whole numbers from 0 on")
     specs = list(methods)
     if not any(label(parse(spec, config.options)) == ALONE for spec in specs):
         specs.insert(0, "local")
     labels = {spec: label(parse(spec, config.options)) for spec in specs}
-    twice = [spec for spec in specs if list(labels.values()).count(labels[spec]) > 1]
+    named = [labels[spec] for spec in specs]
+    twice = [spec for spec in specs if named.count(labels[spec]) > 1]
     if twice:
-        raise Error(f"{' and '.join(twice)} are the same method")
+        raise Error(f"{' and '.join(twice)} have the same name in the table, {labels[twice[0]]}; give each once")
     federation = federate(config)
+    for spec in specs:  # what is refused is refused before anything runs
+        prepare(config.model_copy(update={"method": spec}), federation).begin()
     runs: dict[str, dict[int, Run]] = {}
     for spec in specs:
         for seed in seeds:
@@ -72,10 +76,10 @@ def compare(config: Config, methods: Sequence[str], seeds: Sequence[int], out: P
 def _finished(folder: Path, config: Config) -> Run | None:
     if not folder.exists():
         return None
-    try:
-        run = Run(folder)
-    except Error:
-        raise Error(f"{folder} holds an unfinished run; delete it or choose another --out") from None
+    if is_run_folder(folder) and not (folder / "summary.json").is_file():
+        shutil.rmtree(folder)  # it was stopped in the middle: it starts again
+        return None
+    run = Run(folder)
     if run.summary["config_digest"] != config.digest():
         raise Error(f"{folder} holds a run with other settings; choose another --out")
     return run

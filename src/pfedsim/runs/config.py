@@ -44,12 +44,14 @@ class Score(BaseModel):
 
 
 class Digests(BaseModel):
-    """Which data and partition a configuration was run on; checked when given."""
+    """Which data, partition and, where they are the user's own, source files a configuration was run with; checked when given."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     data: str | None = None
     partition: str | None = None
+    method: str | None = None
+    model: str | None = None
 
 
 class Config(Training):
@@ -115,8 +117,9 @@ class Config(Training):
         return {**content, **tables, **({"digests": digests} if digests else {})}
 
     def digest(self) -> str:
-        """sha256 over all that decides the result."""
-        return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()
+        """sha256 over all that decides the result; where files lie does not."""
+        content = {**self.plain(), "data": Path(self.data).name, "partition": Path(self.partition or "").name}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -169,6 +172,8 @@ def _sentence(error: ValidationError) -> str:
         if hint.startswith("known are"):
             hint = f"known are {', '.join(known)}"
         return f"there is no setting {place!r}; {hint}"
+    if first["type"] in ("string_pattern_mismatch", "string_too_short"):
+        return f"{place} = {first['input']!r}: it should be {Config.model_fields[place].description}"
     message = first["msg"].removeprefix("Input ").partition(",")[0]
     return f"{place} = {first['input']!r}: it {message[0].lower()}{message[1:]}"
 

@@ -29,6 +29,16 @@ BASE = "base.safetensors"
 PREDICTIONS = "predictions.safetensors"
 
 
+def is_run_folder(path: Path) -> bool:
+    """Whether a run wrote all that lies here."""
+    ours = {
+        *("config.toml", "manifest.json", "partition.json", "summary.json", "clients.csv", PREDICTIONS),
+        *("metrics.jsonl", "events.jsonl", "timings.jsonl", "models", "similarity", "figures"),
+    }
+    names = {p.name for p in path.iterdir()}
+    return names <= ours and {"clients.csv", "metrics.jsonl", "timings.jsonl"} <= names
+
+
 class Run:
     """A finished run, read from its folder."""
 
@@ -41,7 +51,11 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        return dict(_json(self.path / "summary.json"))
+        summary = dict(_json(self.path / "summary.json"))
+        missing = [key for key in ("method", "data", "clients", "rounds", "seed", "served", "finetuned") if key not in summary]
+        if missing:
+            raise Error(f"{self.path / 'summary.json'} is not whole: it has no {missing[0]!r}")
+        return summary
 
     @cached_property
     def config(self) -> Config:
@@ -58,8 +72,11 @@ class Run:
 
     def clients(self) -> list[dict[str, str]]:
         """clients.csv: round, client, model, split, metric, value."""
-        with open(self.path / "clients.csv", newline="") as file:
-            return list(csv.DictReader(file))
+        try:
+            with open(self.path / "clients.csv", newline="") as file:
+                return list(csv.DictReader(file))
+        except OSError as error:
+            raise Error(f"{self.path / 'clients.csv'} cannot be read: {error.strerror}") from error
 
     def client_values(self, metric: str = "accuracy", model: str = "served", split: str = "test") -> list[float]:
         """This metric of every client at the last scoring, by client."""
@@ -87,8 +104,23 @@ class Run:
             files = [f for f in files if f.stem == f"{round:05d}"]
         return Pairs.of(load_file(files[-1])) if files else None
 
+    def inputs(self, x: Any) -> Tensor:
+        """Samples as stored (bytes count as pixels and are brought to 0..1), normalised by the set's mean and std, for `client(i)`."""
+        import torch
+
+        index = _json(self.path / "models" / "index.json")
+        samples = torch.as_tensor(x)
+        over = (-1, *[1] * (len(index["shape"]) - 1))
+        scaled = samples.float() / 255 if samples.dtype == torch.uint8 else samples.float()
+        if tuple(samples.shape[1:]) != tuple(index["shape"]):
+            raise Error(f"samples have shape {tuple(samples.shape[1:])}; this run's have {tuple(index['shape'])}")
+        return (scaled - torch.tensor(index["mean"]).reshape(over)) / torch.tensor(index["std"]).reshape(over)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}: {self.summary['method']}, accuracy {100 * self.accuracy:.2f}%)"
+
     def client(self, number: int) -> nn.Module:
-        """This client's final model as an ordinary module in eval mode; it takes samples normalised by the set's mean and std."""
+        """This client's final model as an ordinary module in eval mode; `inputs` makes what it takes from samples as stored."""
         from safetensors.torch import load_file
 
         from pfedsim import models
@@ -121,7 +153,10 @@ def slug(text: str) -> str:
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """The records of a .jsonl file."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    try:
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    except (OSError, ValueError) as error:
+        raise Error(f"{path} cannot be read: {error}") from error
 
 
 class Writer:
@@ -174,7 +209,7 @@ class Writer:
         }
         _save({name: torch.from_numpy(np.concatenate(parts).astype(np.int32)) for name, parts in columns.items()}, self.path / PREDICTIONS)
 
-    def models(self, thetas: Mapping[int, Tensor], base: int, layout: Layout, data: DataSet, config: Config) -> str:
+    def models(self, thetas: Mapping[int, Tensor], base: int, layout: Layout, data: DataSet, config: Config, clients: int) -> str:
         """Every client's final model as named tensors: those equal to the base client's are written once. Returns their sha256."""
         folder = self.path / "models"
         shared = layout.named(thetas[base])
@@ -186,7 +221,7 @@ class Writer:
             if own:
                 _save(own, folder / f"client-{i:05d}.safetensors")
         about = {"model": config.model, "head": config.head, "shape": list(data.shape), "classes": list(data.classes)}
-        self.json("models/index.json", {**about, "mean": data.mean, "std": data.std, "clients": len(thetas), "base": base})
+        self.json("models/index.json", {**about, "mean": data.mean, "std": data.std, "clients": clients, "base": base})
         return digest.hexdigest()
 
 

@@ -74,6 +74,7 @@ class _Execution:
         self._session, self._writer, self._watch, self._notices = session, writer, watch, notices
         self._last: Scores | None = None
         self._bytes = [0, 0, 0]  # down, up, client-rounds
+        self._accepted = self._unused = 0
 
     def carry_out(self, state: State) -> None:
         session, writer = self._session, self._writer
@@ -95,9 +96,20 @@ class _Execution:
             every = config.score.every
             if every and state.server.round % every == 0 and state.server.round < len(session.schedule):
                 self._score(state)
-            self._tell(state.server.round, _loss(round))
+            self._warn(round)
+            if state.server.round < len(session.schedule):  # the last round's score follows
+                self._tell(state.server.round, _loss(round))
             clock = time.perf_counter()
         self._conclude(state)
+
+    def _warn(self, round: Round) -> None:
+        """The first replies that could not be used are said on screen; all are in the events."""
+        self._accepted += len(round.replies)
+        for event in round.events:
+            self._unused += 1
+            if self._unused <= 3:
+                why = event.get("why", event["event"])
+                self._tell(round.state.server.round, float("nan"), f"client {event['client']}, round {round.state.server.round}: {why}")
 
     def _record(self, round: Round) -> None:
         down = sum(d for d, _ in round.traffic.values())
@@ -133,12 +145,16 @@ class _Execution:
     def _conclude(self, state: State) -> None:
         session, writer = self._session, self._writer
         config = session.config
+        if not self._accepted:
+            raise Error("no client's reply could be used in any round (events.jsonl says why); try a lower --lr")
+        if self._unused > 3:
+            self._tell(state.server.round, float("nan"), f"{self._unused} replies could not be used in all; events.jsonl names them")
         served = self._score(state, models=True)
         after = self._score(state, finetune=config.score.finetune) if config.score.finetune else None
         writer.predictions({"served": served} | ({"finetuned": after} if after else {}))
         thetas = {c.client: c.model for c in served.clients if c.model is not None}
-        base = next((i for i in thetas if i not in state.memories), 0)
-        digest = writer.models(thetas, base, session.fed.layout, session.federation.data, config)
+        base = next((i for i in thetas if i not in state.memories), min(thetas))
+        digest = writer.models(thetas, base, session.fed.layout, session.federation.data, config, session.fed.clients)
         down, up, times = self._bytes
         summary: dict[str, Any] = {
             "method": label(session.method),
@@ -158,7 +174,8 @@ class _Execution:
 
     def _tell(self, number: int, loss: float, note: str = "") -> None:
         micro, mean = (self._last.micro, self._last.mean()) if self._last else (None, None)
-        self._watch(Progress(label(self._session.method), number, len(self._session.schedule), loss, micro, mean, note))
+        name = f"{label(self._session.method)}, seed {self._session.fed.settings.seed}"
+        self._watch(Progress(name, number, len(self._session.schedule), loss, micro, mean, note))
 
 
 def _loss(round: Round) -> float:

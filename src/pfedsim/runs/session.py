@@ -13,6 +13,7 @@ import torch
 
 from pfedsim import backends, models, seeds, server
 from pfedsim import data as datasets
+from pfedsim.client import hook
 from pfedsim.data import partition as partitions
 from pfedsim.engines.pool import Pool
 from pfedsim.engines.serial import Serial
@@ -21,6 +22,7 @@ from pfedsim.federation import Federation, Samples
 from pfedsim.job import Site
 from pfedsim.layout import Layout, layout_of
 from pfedsim.method import Fed, Method
+from pfedsim.plugin import source_digest
 from pfedsim.runs.config import Config, Digests
 from pfedsim.server import Engine
 
@@ -78,20 +80,34 @@ def federate(config: Config) -> Federation:
 def prepare(config: Config, federation: Federation | None = None, method: Method | None = None) -> Session:
     """Everything but the rounds themselves; `method`: this very object in place of the one that the configuration describes."""
     federation = federation or federate(config)
-    digests = Digests(data=federation.data.digest, partition=federation.partition.digest)
-    config = config.resolved(federation.data.defaults, federation.clients).model_copy(update={"digests": digests})
+    stated = config.digests
+    config = config.resolved(federation.data.defaults, federation.clients)
     method = method or config.method_made()
     device = _device(config.device)
     data, settings = federation.data, config.settings()
     assert config.model is not None
     module, layout, initial = initial_model(config.model, config.head, data.shape, len(data.classes), settings.seed)
+    digests = Digests(
+        data=federation.data.digest,
+        partition=federation.partition.digest,
+        method=source_digest(type(method)),
+        model=source_digest(type(module)),
+    )
+    for name in ("method", "model"):
+        if getattr(stated, name) not in (None, getattr(digests, name)):
+            raise Error(f"digests.{name}: the source of this {name} has changed, so the run would not be the same one")
+    config = config.model_copy(update={"digests": digests})
     over = (-1, *[1] * (len(data.shape) - 1))
     mean, std = torch.tensor(data.mean).reshape(over), torch.tensor(data.std).reshape(over)
     backend, notice = backends.choose(config.backend, module, data.shape, config.head, device)
     config = config.model_copy(update={"backend": backend})
     net = backends.make(backend, module, layout, config.head, mean, std, data.shape, device)
     fed = Fed(federation.clients, len(data.classes), layout, net, initial, settings)
-    kept = method.keeps(layout) | (layout.buffers & (settings.buffers == "local"))
+    with hook(method, "keeps"):
+        kept = method.keeps(layout)
+        if getattr(kept, "shape", None) != layout.head.shape:
+            raise TypeError(f"it gave {type(kept).__name__}, expected a mask of {layout.size} entries")
+    kept = kept | (layout.buffers & (settings.buffers == "local"))
     there = Fed(fed.clients, fed.classes, layout.to(device), net, initial.to(device), settings)
     site = Site(method, there, net, Samples(federation), kept.to(device))
     workers = config.workers or len(os.sched_getaffinity(0))

@@ -1,11 +1,14 @@
+import pytest
 import torch
+from torch.func import functional_call
 from torch.nn import functional as F
 
-from pfedsim.client import run_to_score, train
+from pfedsim.client import run_client, run_to_score, train
 from pfedsim.engines.serial import Serial
 from pfedsim.job import Job, Work
-from pfedsim.method import Client, Method, Phase, Start
+from pfedsim.method import Client, Message, Method, Phase, Start
 from pfedsim.methods.perfedavg import PerFedAvg
+from pfedsim.models.lenet5 import LeNet5
 from pfedsim.server import send
 
 
@@ -42,3 +45,70 @@ def test_scored_after_one_plain_epoch_at_alpha(session):
     (plain,) = train(Method(), job, [Phase(made.fed.layout.trainable, 1, 0.01)])
     assert torch.equal(scored, plain)
     assert not torch.equal(scored, made.fed.initial)
+
+
+SPEC = "perfedavg(alpha=0.05, beta=0.02)"
+
+
+def test_phases_take_beta_for_rounds_and_alpha_for_the_score(session):
+    """Never the run's lr; the run's epochs of two batches a step, or one epoch of one batch a step."""
+    made = session(SPEC, lr=0.7, epochs=3)
+    for task, epochs, lr, batches in (("train", 3, 0.02, 2), ("score", 1, 0.05, 1)):
+        job = Job(made.engine._site, Work(0, 0, Message(task, made.fed.initial), Client(), task))
+        (phase,) = made.method.phases(job)
+        assert (phase.epochs, phase.lr, phase.batches, phase.start) == (epochs, lr, batches, None)
+        assert phase.train.equal(made.fed.layout.trainable)
+
+
+def batches_of(job, size):
+    x, y = job.part("train")
+    return [(x[k : k + size], y[k : k + size]) for k in range(0, len(y), size) if len(y[k : k + size]) > 1]
+
+
+def gradients(module, named, x, y):
+    """Of the mean cross-entropy at these parameters; the module's statistics follow the batch."""
+    leaves = {name: value.detach().requires_grad_() for name, value in named.items()}
+    loss = F.cross_entropy(functional_call(module, leaves, (x,)), y)
+    return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+
+
+@pytest.mark.parametrize("buffers", ["local", "shared"])
+def test_a_round_of_a_client_is_the_steps_written_out(session, buffers):
+    """theta <- theta - beta g(theta - alpha g(theta; B); B') over pairs of batches, the odd one out left; alpha, beta, lr all differ."""
+    made = session(SPEC, lr=0.7, epochs=2, batch=32, backend="torch", buffers=buffers)
+    layout, site = made.fed.layout, made.engine._site
+    client = next(i for i, c in enumerate(made.federation.partition.clients) if len(c.train) > 96)
+    work = Work(client, 0, send(made.method, made.fed, made.kept, made.begin(), [client], "train")[client], Client(), "train")
+    reply, memory = run_client(site, work)
+
+    module = LeNet5((1, 32, 32), 10).train()
+    module.load_state_dict(layout.named(made.fed.initial), strict=False)
+    theta = {name: p.detach().clone() for name, p in module.named_parameters()}
+    batches = batches_of(Job(site, work), 32)
+    assert len(batches) >= 3
+    for _ in range(2):
+        for first, second in zip(batches[::2], batches[1::2], strict=False):
+            inner = gradients(module, theta, *first)
+            u = {name: theta[name] - 0.05 * inner[name] for name in theta}
+            outer = gradients(module, u, *second)
+            theta = {name: theta[name] - 0.02 * outer[name] for name in theta}
+    expected = layout.flat({name: {**module.state_dict(), **theta}[name] for name in layout.names})
+    end = reply.model.masked_scatter(made.kept, memory.kept)
+    torch.testing.assert_close(end, expected, rtol=1e-4, atol=2e-5)
+    assert (end - made.fed.initial)[layout.trainable].abs().max() > 1e-3  # a distance that the tolerance can tell
+    assert reply.weight == len(made.federation.partition.clients[client].train)
+
+
+def test_the_score_is_one_epoch_of_plain_steps_at_alpha_whatever_the_lr(session):
+    made = session(SPEC, lr=0.7, epochs=3, batch=32, backend="torch")
+    layout, site = made.fed.layout, made.engine._site
+    work = Work(0, 0, send(made.method, made.fed, made.kept, made.begin(), [0], "score")[0], Client(), "score")
+    module = LeNet5((1, 32, 32), 10).train()
+    module.load_state_dict(layout.named(made.fed.initial), strict=False)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.05)
+    for x, y in batches_of(Job(site, work), 32):
+        optimiser.zero_grad()
+        F.cross_entropy(module(x), y).backward()
+        optimiser.step()
+    state = module.state_dict()
+    torch.testing.assert_close(run_to_score(site, work), layout.flat({n: state[n] for n in layout.names}), rtol=1e-4, atol=2e-5)

@@ -92,9 +92,10 @@ def test_local_only_goes_on_from_its_own_model() -> None:
         torch.testing.assert_close(model, by_sgd(s, client, own(s, state, client, s.fed.initial)), rtol=1e-5, atol=1e-6)
 
 
-def test_methods_with_their_own_training_get_the_same_plain_epochs() -> None:
-    """Per-FedAvg's meta steps and its epoch before scoring play no part: plain steps at the run's lr from the common model."""
-    s, state = finished("perfedavg(alpha=0.3, beta=0.05)")
+@pytest.mark.parametrize("spec", ["fedprox(mu=3)", "feddyn(alpha=0.5)", "perfedavg(alpha=0.3, beta=0.05)"])
+def test_methods_with_steps_of_their_own_get_the_same_plain_epochs(spec: str) -> None:
+    """No pull, no memory, no rate of the method's: plain steps at the run's lr from the common model."""
+    s, state = finished(spec)
     for client, model in enumerate(tuned(s, state)):
         torch.testing.assert_close(model, by_sgd(s, client, own(s, state, client, state.server.model)), rtol=1e-5, atol=1e-6)
 

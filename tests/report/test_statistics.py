@@ -68,9 +68,16 @@ def test_clients_are_resampled_too():
 
 
 def test_a_client_counts_by_its_samples():
-    """A client of 90 samples without change and one of 10 that are all won: draws are 0, 0.1 or 1, a quarter, a half, a quarter."""
-    found = paired_difference([[hits(90, 0), hits(10, 10)]], [[hits(90, 0), hits(10, 0)]])
-    assert (found.mean, found.low, found.high) == (pytest.approx(0.1), 0.0, 1.0)
+    """Ten clients of 2 samples that are all won and ten of 38 without change: a draw with w of the former is 2 w of all samples
+    drawn, w binomial with 95% between 6 and 14."""
+
+    def draw(w):
+        return 2 * w / (2 * w + 38 * (20 - w))
+
+    found = paired_difference([[hits(2, 2)] * 10 + [hits(38, 0)] * 10], [[hits(2, 0)] * 10 + [hits(38, 0)] * 10])
+    assert found.mean == pytest.approx(0.05)
+    assert draw(5) <= found.low <= draw(7)
+    assert draw(13) <= found.high <= draw(15)
 
 
 def test_few_seeds_are_averaged_sample_by_sample():

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pfedsim.backends.chain import STAGE, Link, Unfit, chain_of
+from pfedsim.backends.torch import normalised
 from pfedsim.errors import Error
 from pfedsim.layout import Layout
 
@@ -129,8 +130,7 @@ class NativeNet:
 
     def ready(self, x: Tensor) -> Tensor:
         """Stored samples as the network takes them: bytes to 0..1, then the set's mean and deviation."""
-        scaled = x.float() / 255 if x.dtype == torch.uint8 else x.float()
-        return (scaled - self._mean) / self._std
+        return normalised(x, self._mean, self._std)
 
     def grad(
         self, theta: Tensor, statistics: Tensor, x: Tensor, targets: Tensor, at_features: Callable[[Tensor], Tensor] | None = None

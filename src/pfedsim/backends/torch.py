@@ -47,9 +47,7 @@ class TorchNet:
 
     def ready(self, x: Tensor) -> Tensor:
         """Stored samples as the network takes them: bytes to 0..1, then the set's mean and deviation."""
-        x = x.to(self.device)
-        scaled = x.float() / 255 if x.dtype == torch.uint8 else x.float()
-        normal = (scaled - self._mean) / self._std
+        normal = normalised(x.to(self.device), self._mean, self._std)
         return normal.to(memory_format=self._format) if normal.ndim == 4 else normal
 
     def grad(
@@ -126,6 +124,14 @@ class TorchNet:
             for hook in hooks:
                 hook.remove()
         return [(count, mean.float(), variance.float()) for count, mean, variance in (found[name] for name in norms)]
+
+
+def normalised(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """In one new tensor, in place: three of them would cost a tenth of a native client's time."""
+    y = x.to(torch.float32, copy=True)
+    if x.dtype == torch.uint8:
+        y.div_(255)
+    return y.sub_(mean).div_(std)
 
 
 def _by_channel(layer: nn.Module, inputs: Tensor) -> Tensor:

@@ -24,6 +24,8 @@ def train(federation: Federation, method: str | Method = "pfedsim", out: str | P
           **settings: Any) -> Run:  # fmt: skip
     """Runs `method` on the federation; `settings` as on the command line: rounds, join, epochs, lr, seed, ... Without `out` the
     run's folder lives as long as the result."""
+    if not isinstance(federation, Federation):
+        raise Error(f"train needs a federation, as federate({federation!r}) gives, not {type(federation).__name__}")
     for word in federation.asked.keys() & settings.keys():
         default = federation.clients if word == "clients" else getattr(federation.data.defaults, word, None)
         dealt = default if federation.asked[word] is None else federation.asked[word]
@@ -31,8 +33,6 @@ def train(federation: Federation, method: str | Method = "pfedsim", out: str | P
             raise Error(
                 f"{word} = {settings[word]!r}: this federation was dealt with {dealt!r}; another one is made by federate({word}=...)"
             )
-    if not isinstance(federation, Federation):
-        raise Error(f"train needs a federation, as federate({federation!r}) gives, not {type(federation).__name__}")
     words = {**federation.asked, **settings}
     words |= settings_of(method) if isinstance(method, Method) else {"method": method}
     if isinstance(words.get("model"), type):

@@ -80,6 +80,7 @@ def test_a_clients_model_read_back_scores_as_its_row_says(digits: Federation, me
         assert not module.training
         x = torch.from_numpy(digits.data.x[split.test]).float() / 255
         x = (x - torch.tensor(index["mean"]).reshape(-1, 1, 1)) / torch.tensor(index["std"]).reshape(-1, 1, 1)
+        assert found.inputs(digits.data.x[split.test]).equal(x)
         with torch.no_grad():
             metrics, confusion = measure(module(x).double().numpy(), digits.data.y[split.test])
         stated = {r["metric"]: r["value"] for r in rows(found, round="2", client=str(client), model="served", split="test")}
@@ -91,6 +92,13 @@ def test_a_clients_model_read_back_scores_as_its_row_says(digits: Federation, me
             assert float(value or "nan") == pytest.approx(metrics[name], abs=apart, rel=0, nan_ok=True), name
     with pytest.raises(Error, match="clients 0 to 5"):
         found.client(6)
+    with pytest.raises(Error, match=r"this run's have \(1, 32, 32\)"):
+        found.inputs(np.zeros((2, 28, 28)))
+
+
+def test_train_needs_a_federation() -> None:
+    with pytest.raises(Error, match="train needs a federation"):
+        pfedsim.train("digits", "pfedsim")  # type: ignore[arg-type]
 
 
 def test_the_summary_is_what_the_rows_add_up_to(digits: Federation) -> None:

@@ -108,13 +108,14 @@ class Run:
         """Samples as stored (bytes count as pixels and are brought to 0..1), normalised by the set's mean and std, for `client(i)`."""
         import torch
 
+        from pfedsim.backends.torch import normalised
+
         index = _json(self.path / "models" / "index.json")
         samples = torch.as_tensor(x)
-        over = (-1, *[1] * (len(index["shape"]) - 1))
-        scaled = samples.float() / 255 if samples.dtype == torch.uint8 else samples.float()
         if tuple(samples.shape[1:]) != tuple(index["shape"]):
             raise Error(f"samples have shape {tuple(samples.shape[1:])}; this run's have {tuple(index['shape'])}")
-        return (scaled - torch.tensor(index["mean"]).reshape(over)) / torch.tensor(index["std"]).reshape(over)
+        over = (-1, *[1] * (len(index["shape"]) - 1))
+        return normalised(samples, *(torch.tensor(index[name]).reshape(over) for name in ("mean", "std")))
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {self.summary['method']}, accuracy {100 * self.accuracy:.2f}%)"

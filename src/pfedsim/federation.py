@@ -56,4 +56,4 @@ class Samples:
         train, test = self._clients[client]
         held_back = int(validation * len(train) + 1e-9)
         positions = {"train": train[held_back:], "validation": train[:held_back], "test": test}[name]
-        return self._x[positions], self._y[positions]
+        return self._x.index_select(0, positions), self._y[positions]

@@ -24,8 +24,10 @@ def objection(method: Method, fed: Fed, message: Message, reply: Reply, kept: Te
             return f"{name} has shape {tuple(tensor.shape)}, expected {tuple(expected[name])}"
         if tensor.dtype != torch.float32:
             return f"{name} is {tensor.dtype}, expected float32"
-        sent = tensor[..., ~kept] if tensor.ndim and tensor.shape[-1] == fed.layout.size else tensor
-        if not torch.isfinite(sent).all():
+        finite = torch.isfinite(tensor)
+        if tensor.ndim and tensor.shape[-1] == fed.layout.size:
+            finite |= kept  # what is not sent need not be
+        if not finite.all():
             return f"{name} is not finite" + _where(fed, tensor, kept)
     if not (math.isfinite(reply.weight) and reply.weight > 0):
         return f"its weight is {reply.weight}"

@@ -88,7 +88,7 @@ class Job:
 
         x, y = self.part("train")
         order = torch.randperm(len(y), generator=self.rng)[: max(2, round(share * len(y)))]
-        return [Batch(x[numbers], y[numbers]) for numbers in self._slices(order)]
+        return [Batch(x.index_select(0, numbers), y[numbers]) for numbers in self._slices(order)]
 
     def grad(self, theta: Tensor, batch: Batch, targets: Tensor | None = None,
              at_features: Callable[[Tensor], Tensor] | None = None) -> Tensor:  # fmt: skip
@@ -149,7 +149,7 @@ class Job:
         x, y = self.part("train")
         first, last = int(numbers[0]), int(numbers[-1])
         row = last - first == len(numbers) - 1 and not self.fed.settings.shuffle  # stored order: a view, not a copy
-        return Batch(x[first : last + 1], y[first : last + 1]) if row else Batch(x[numbers], y[numbers])
+        return Batch(x[first : last + 1], y[first : last + 1]) if row else Batch(x.index_select(0, numbers), y[numbers])
 
     def passes(self, phase: Phase) -> Iterator[list[Tensor]]:
         """The sample numbers of each step's batches in a phase."""
@@ -161,9 +161,9 @@ class Job:
         steps = max(1, settings.local_steps * phase.epochs // settings.epochs) if by_steps else None
 
         def steps_of_epochs() -> Iterator[list[Tensor]]:
+            stored = self._slices(torch.arange(count))
             for _ in range(phase.epochs) if steps is None else repeat(None):
-                order = torch.randperm(count, generator=self._order) if settings.shuffle else torch.arange(count)
-                batches = self._slices(order)
+                batches = self._slices(torch.randperm(count, generator=self._order)) if settings.shuffle else list(stored)
                 if not batches:
                     return
                 while len(batches) < phase.batches:

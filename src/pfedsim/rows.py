@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,30 +34,43 @@ class Rows:
     def mix(self, weights: Mapping[int, float]) -> Tensor:
         """The weighted mean of these clients' rows: in client order, in float64, those without a row counted together as one
         default, so that the bits depend on nothing but the rows and weights that matter."""
-        held = [i for i in sorted(weights) if weights[i] != 0 and i in self._own]
-        terms = [(weights[i], self._own[i]) for i in held]
-        others = sum(weights[i] for i in sorted(weights) if i not in self._own)
-        if others != 0:
-            terms.append((others, self.default))
-        return weighted_mean(terms)
+        return self.mixes({0: weights})[0]
+
+    def mixes(self, weights: Mapping[int, Mapping[int, float]]) -> dict[int, Tensor]:
+        """`mix` for each of several: every row is read once for all of them."""
+        held = [i for i in self.ids if any(row.get(i, 0) != 0 for row in weights.values())]
+        table = []
+        for row in weights.values():
+            others = sum(row[i] for i in sorted(row) if i not in self._own)
+            table.append([*(row.get(i, 0.0) for i in held), others])
+        return dict(zip(weights, weighted_means([*(self._own[i] for i in held), self.default], table), strict=True))
 
 
 def weighted_mean(terms: Iterable[tuple[float, Tensor]]) -> Tensor:
     """sum(w v) / sum(w), term by term in the given order, in float64; float32 out."""
+    terms = list(terms)
+    return weighted_means([v for _, v in terms], [[w for w, _ in terms]])[0]
+
+
+def weighted_means(vectors: Sequence[Tensor], table: Sequence[Sequence[float]]) -> list[Tensor]:
+    """The weighted mean for each row of weights; what weighs nothing is left out."""
     import torch
 
     from pfedsim.backends import native
 
-    terms = list(terms)
-    if not terms:
+    if any(not any(weights) for weights in table):
         raise ValueError("a mean of nothing")
-    if native.available() and all(v.dtype == torch.float32 and v.device.type == "cpu" for _, v in terms):
-        return native.mix([v for _, v in terms], [w for w, _ in terms])
-    total, weight = torch.zeros_like(terms[0][1], dtype=torch.float64), 0.0
-    for w, vector in terms:
-        total.add_(vector.double(), alpha=w)
-        weight += w
-    return (total / weight).float()
+    if native.available() and all(v.dtype == torch.float32 and v.device.type == "cpu" for v in vectors):
+        return native.mix(vectors, table)
+    means = []
+    for weights in table:
+        total, weight = torch.zeros_like(vectors[0], dtype=torch.float64), 0.0
+        for w, vector in zip(weights, vectors, strict=True):
+            if w != 0:
+                total.add_(vector.double(), alpha=w)
+                weight += w
+        means.append((total / weight).float())
+    return means
 
 
 class Pairs:

@@ -33,7 +33,9 @@ def torch_seeded(seed: int, purpose: str, round: int = 0, client: int = -1) -> I
 
     devices = list(range(torch.cuda.device_count()))
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(address(seed, purpose, round, client))
+        # not torch.manual_seed: it keeps a stack trace for every kind of device that is not there, call after call
+        for generator in (torch.default_generator, *(torch.cuda.default_generators[d] for d in devices)):
+            generator.manual_seed(address(seed, purpose, round, client))
         yield
 
 

@@ -132,7 +132,8 @@ def reply_bytes(reply: Reply, kept: Tensor) -> int:
 
 def _bytes(tensors: Mapping[str, Tensor], kept: Tensor) -> int:
     """What these tensors are on the wire: kept entries of models do not travel."""
-    size, travels = len(kept), int((~kept).sum())
+    size = len(kept)
+    travels = size - int(kept.count_nonzero())
     total = 0
     for tensor in tensors.values():
         entries = tensor.numel() // size * travels if tensor.ndim and tensor.shape[-1] == size else tensor.numel()

@@ -21,7 +21,7 @@ from pfedsim.backends.torch import TorchNet
 from pfedsim.errors import Error
 from pfedsim.layout import Layout, layout_of
 from pfedsim.models.lenet5 import LeNet5
-from pfedsim.rows import weighted_mean
+from pfedsim.rows import weighted_means
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native library was not built")
 KERNELS = [name for name in ("portable", "avx2", "avx512") if native.kernel_set(name)]
@@ -347,14 +347,23 @@ def test_a_vector_in_any_order_works() -> None:
 
 def test_mix_has_the_bits_of_the_mean_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(9)
-    for size, count in ((1, 1), (5, 3), (62094, 11), (1027, 40)):
-        rows, weights = list(torch.randn(count, size) * 100), [0.1 + 3.7 * k for k in range(count)]
-        mixed = native.mix(rows, weights)
+    for size, count, means in ((1, 1, 1), (5, 3, 2), (62094, 11, 10), (1027, 40, 17)):
+        rows = list(torch.randn(count, size) * 100)
+        table = [[0.1 + 3.7 * k + m if (k + m) % 3 else 0.0 for k in range(count)] for m in range(1, means + 1)]
+        mixed = native.mix(rows, table)
+        assert all(one.equal(*native.mix(rows, [line])) for one, line in zip(mixed, table, strict=True))
         with monkeypatch.context() as without:
             without.setattr(native, "available", lambda: False)
-            assert torch.equal(mixed, weighted_mean(zip(weights, rows, strict=True)))
-    with pytest.raises(ValueError, match="a mean of 0 rows"):
+            assert all(map(torch.equal, mixed, weighted_means(rows, table)))
+    with pytest.raises(ValueError, match="means of 0 rows"):
         native.mix([], [])
+    with pytest.raises(ValueError, match=r"lines of \[2\] weights"):
+        native.mix([torch.zeros(3)], [[1.0, 2.0]])
+
+
+def test_a_row_that_weighs_nothing_is_not_looked_at() -> None:
+    broken, whole = torch.full((9,), float("nan")), torch.ones(9)
+    assert native.mix([broken, whole], [[0.0, 2.0]])[0].equal(whole)
 
 
 @pytest.mark.parametrize("kernels", KERNELS)

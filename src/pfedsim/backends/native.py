@@ -52,7 +52,7 @@ def _library() -> ctypes.CDLL | None:
             "head_gradient": ([p, p, p, n, p, p, p, p, p], ctypes.c_int),
             "moments": ([p, p, p, n, p, p], ctypes.c_int),
             "descend": ([p, p, p, p, p, p, p, n, p, d, d, d, p], ctypes.c_int),
-            "mix": ([p, p, n, n, d, p], None),
+            "mix": ([p, p, p, n, n, n, p], None),
         }
         for name, (arguments, result) in signatures.items():
             function = getattr(library, f"pfedsim_{name}")
@@ -82,20 +82,28 @@ def kernel_set(kernels: str = "auto") -> str:
     return found.decode() if found else ""
 
 
-def mix(rows: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """sum(w row) / sum(w), row by row in the given order, in float64: the bits of `rows.weighted_mean`, in one pass."""
+def mix(rows: Sequence[Tensor], table: Sequence[Sequence[float]]) -> list[Tensor]:
+    """sum(w row) / sum(w) for each line of weights, row by row in the given order, in float64: the bits of `rows.weighted_means`."""
     library = _library()
     assert library is not None
     held = [_floats(row) for row in rows]
-    if not held or len(held) != len(weights) or {row.shape for row in held} != {held[0].shape}:
-        raise ValueError(f"a mean of {len(rows)} rows by {len(weights)} weights")
-    total = 0.0
-    for weight in weights:
-        total += weight
-    out = torch.empty_like(held[0])
-    pointers = (ctypes.c_void_p * len(held))(*(row.data_ptr() for row in held))
-    library.pfedsim_mix(pointers, (ctypes.c_double * len(held))(*weights), len(held), held[0].numel(), total, _at(out))
-    return out
+    if not held or any(len(line) != len(held) for line in table) or {row.shape for row in held} != {held[0].shape}:
+        raise ValueError(f"means of {len(rows)} rows by lines of {[len(line) for line in table]} weights")
+    totals = []
+    for line in table:
+        total = 0.0  # one by one: sum() of floats compensates from Python 3.12 on
+        for weight in line:
+            total += weight
+        totals.append(total)
+    means = [torch.empty_like(held[0]) for _ in table]
+    weights = torch.tensor(table, dtype=torch.float64)
+    sums = torch.tensor(totals, dtype=torch.float64)
+    library.pfedsim_mix(_pointers(held), _at(weights), _at(sums), len(held), len(means), held[0].numel(), _pointers(means))
+    return means
+
+
+def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
 
 
 class NativeNet:

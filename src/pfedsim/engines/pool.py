@@ -48,53 +48,73 @@ class Pool:
             self._workers.append(self._start(len(self._workers)))
         waiting = sorted(range(len(works)), key=lambda k: -self._site.samples.size(works[k].client))
         deaths = dict.fromkeys(waiting, 0)
+        packed: dict[int, Any] = {}
         results: dict[int, Any] = {}
-        at = 0
-        while at < len(works):
+
+        def pack(k: int) -> Any:
+            return packed.pop(k, None) or _Packer.dumps((function, works[k], arguments))
+
+        def hand_out() -> None:
             for worker in self._workers:
                 if worker.busy is None and waiting:
                     worker.busy = waiting.pop(0)
-                    self._send(worker, (function, works[worker.busy], arguments))
-            if at not in results:
-                for k, result in self._arrived():
-                    if isinstance(result, _Died):
-                        deaths[k] += 1
-                        again = deaths[k] < TRIES
-                        what = "is run again" if again else "counts as absent"
-                        self.events.append({"event": "worker died", "worker": result.worker, "client": works[k].client, "then": what})
-                        if again:
-                            waiting.insert(0, k)
-                            continue
-                        result = Absent(works[k].client, "its worker died twice")
-                    results[k] = result
-            while at in results:
-                yield results.pop(at)
-                at += 1
+                    self._send(worker, pack(worker.busy))
+            if waiting:  # at hand for the next that comes free
+                packed[waiting[0]] = pack(waiting[0])
+
+        try:
+            at = 0
+            while at < len(works):
+                hand_out()
+                arrived = self._arrived(wait=at not in results)
+                hand_out()  # before anything is unpacked: a worker should not wait for that
+                for k, number, answer in arrived:
+                    if answer is not None:
+                        failed, results[k] = ForkingPickler.loads(answer)
+                        if failed:
+                            raise results[k]
+                        continue
+                    deaths[k] += 1
+                    again = deaths[k] < TRIES
+                    what = "is run again" if again else "counts as absent"
+                    self.events.append({"event": "worker died", "worker": number, "client": works[k].client, "then": what})
+                    if again:
+                        waiting.insert(0, k)
+                    else:
+                        results[k] = Absent(works[k].client, "its worker died twice")
+                if at in results:
+                    yield results.pop(at)
+                    at += 1
+        finally:
+            for busy in [worker for worker in self._workers if worker.busy is not None]:  # given up half-way: no answer to a later map
+                self._workers.remove(busy)
+                busy.process.kill()
+                busy.process.join()
+                busy.pipe.close()
 
     def _send(self, worker: _Worker, job: Any) -> None:
         try:
-            worker.pipe.send_bytes(_Packer.dumps(job))
+            worker.pipe.send_bytes(job)
         except (BrokenPipeError, ConnectionResetError):
             return  # it is dead; `_arrived` sees its end
 
-    def _arrived(self) -> Iterator[tuple[int, Any]]:
-        """Waits for at least one busy worker's result or death."""
+    def _arrived(self, wait: bool) -> list[tuple[int, int, bytes | None]]:
+        """What has come, after waiting for at least one where asked: which work, whose worker, its answer or None where that died."""
         busy = {worker.pipe: worker for worker in self._workers if worker.busy is not None}
-        for pipe in multiprocessing.connection.wait(list(busy)):
+        found: list[tuple[int, int, bytes | None]] = []
+        for pipe in multiprocessing.connection.wait(list(busy), None if wait else 0) if busy else ():
             worker = busy[pipe]  # type: ignore[index]
             k = worker.busy
             assert k is not None
             worker.busy = None
             try:
-                failed, result = worker.pipe.recv()
+                found.append((k, worker.number, worker.pipe.recv_bytes()))
             except (EOFError, ConnectionResetError):
                 worker.process.join()
+                worker.pipe.close()
                 self._workers[self._workers.index(worker)] = self._start(worker.number)
-                yield k, _Died(worker.number)
-                continue
-            if failed:
-                raise result
-            yield k, result
+                found.append((k, worker.number, None))
+        return found
 
     def _start(self, number: int) -> _Worker:
         context = multiprocessing.get_context("fork")
@@ -120,11 +140,6 @@ class Pool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@dataclass(frozen=True)
-class _Died:
-    worker: int
 
 
 def _serve(pipe: Connection, inherited: list[Connection], site: Site) -> None:

@@ -52,7 +52,8 @@ class Adaptation(FedBN):
             return super().send(fed, server, clients, task)
         personal, statistics = server.personal, _statistics(fed, server)
         assert personal is not None
-        return {i: Message(task, personal.mix(self.row(fed.layout, statistics, i))) for i in clients}
+        mixed = personal.mixes({i: self.row(fed.layout, statistics, i) for i in clients})
+        return {i: Message(task, mixed[i]) for i in clients}
 
     def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Client]:
         import torch

@@ -54,8 +54,9 @@ class Personalization(Method):
         if task == "score":  # the client's own model as it left its last training
             return {i: Message(task, personal[i]) for i in clients}
         weights = {i: {**phi.row(i), i: self.own} for i in clients}  # who was never met weighs 0
-        mixed = {i: personal.mix(w) if any(w.values()) else personal[i] for i, w in weights.items()}  # Eq. 4: omega_i
-        return {i: Message(task, mixed[i].where(~fed.layout.head, personal[i])) for i in clients}  # phi_i stays its own
+        mixed = personal.mixes({i: w for i, w in weights.items() if any(w.values())})  # Eq. 4: omega_i
+        omega = {i: mixed.get(i, personal[i]) for i in clients}
+        return {i: Message(task, omega[i].where(~fed.layout.head, personal[i])) for i in clients}  # phi_i stays its own
 
     def aggregate(self, fed: Fed, server: Server, task: str, replies: Sequence[Reply], rng: torch.Generator) -> Server:
         assert server.personal is not None
@@ -98,10 +99,6 @@ class PFedSim(TwoStage):
 
     def second(self) -> Method:
         return Personalization(self.similarity, self.own)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.first()  # a warm-up that does not exist is refused here
 
     def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> Server:
         if per_round(fed.clients, fed.settings.join) < 2:

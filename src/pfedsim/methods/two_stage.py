@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pfedsim.errors import Error
@@ -36,11 +37,19 @@ class TwoStage(Method):
         """What follows, with one model per client in `server.personal`."""
         raise NotImplementedError
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._stages  # noqa: B018 - here, so that nothing about a method changes later and a warm-up that does not exist is refused
+
+    @cached_property
+    def _stages(self) -> tuple[Method, Method]:
+        return self.first(), self.second()
+
     def _at_server(self, server: Server) -> Method:
-        return self.first() if server.personal is None else self.second()
+        return self._stages[server.personal is not None]
 
     def _at_client(self, message: Message) -> Method:
-        return self.first() if message.stage == WARM else self.second()
+        return self._stages[message.stage != WARM]
 
     def _turn(self, fed: Fed, server: Server, finished: int) -> Server:
         """At the switch every client gets the common model."""
@@ -49,7 +58,7 @@ class TwoStage(Method):
         return server
 
     def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> Server:
-        first, second = self.first(), self.second()
+        first, second = self._stages
         if not (first.keeps(fed.layout) == second.keeps(fed.layout)).all():
             raise Error(f"{self.title}: {first.title or type(first).__name__} cannot warm up, because it keeps part of the model at home")
         server = first.init(fed, theta, rng)
@@ -71,7 +80,7 @@ class TwoStage(Method):
         return self._turn(fed, server, server.round + 1) if task == "train" else server
 
     def keeps(self, layout: Layout) -> Tensor:
-        return self.second().keeps(layout)
+        return self._stages[1].keeps(layout)
 
     def begin(self, job: Job) -> Start:
         return self._at_client(job.message).begin(job)

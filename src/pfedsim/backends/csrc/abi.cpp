@@ -68,6 +68,7 @@ EXPORT int pfedsim_descend(Net* net, float* theta, const float* x, const int64_t
       losses); });
 }
 
-EXPORT void pfedsim_mix(const float* const* rows, const double* weights, int64_t count, int64_t size, double total, float* out) {
-  pfedsim::kernels("auto")->mix(rows, weights, count, size, total, out);
+EXPORT void pfedsim_mix(const float* const* rows, const double* weights, const double* totals, int64_t count, int64_t means,
+    int64_t size, float* const* out) {
+  pfedsim::kernels("auto")->mix(rows, weights, totals, count, means, size, out);
 }

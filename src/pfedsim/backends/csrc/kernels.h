@@ -46,8 +46,10 @@ struct Kernels {
   // one SGD step in the order of roundings of pfedsim.client.train; velocity is null without momentum
   void (*update)(float* theta, const float* gradient, float* velocity, int64_t count, float lr, float momentum,
       float decay);
-  // out = sum_r weights[r] * rows[r] / total in float64, term by term, fused multiply-adds: the bits of torch's add_(alpha)
-  void (*mix)(const float* const* rows, const double* weights, int64_t count, int64_t size, double total, float* out);
+  // out[m] = sum_r weights[m][r] * rows[r] / totals[m] in float64, term by term, fused multiply-adds: the bits of torch's add_(alpha);
+  // what weighs nothing is left out
+  void (*mix)(const float* const* rows, const double* weights, const double* totals, int64_t count, int64_t means, int64_t size,
+      float* const* out);
 };
 
 // "auto" (the widest that this CPU has), "portable", "avx2" or "avx512"; null where this CPU or build lacks it

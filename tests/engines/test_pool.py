@@ -101,3 +101,17 @@ def test_a_hook_that_fails_in_a_worker_is_named() -> None:
         pytest.raises(HookError, match=r"Broken.begin failed for client \d in round 0: ValueError: no start"),
     ):
         list(pool.map(run_client, _works(s)))
+
+
+def _named(site: Site, work: Work, wave: int) -> tuple[int, int]:
+    return wave, work.client
+
+
+def test_answers_to_a_map_that_was_given_up_never_reach_the_next(tmp_path: Path) -> None:
+    s = small.session()
+    with Pool(small.site(s), 3) as pool:
+        for wave in range(5):
+            first = pool.map(_named, _works(s), wave)
+            assert next(iter(first)) == (wave, 0)
+            first.close()
+            assert list(pool.map(_named, _works(s), wave + 100)) == [(wave + 100, i) for i in range(4)]

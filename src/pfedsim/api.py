@@ -21,9 +21,9 @@ def federate(data: str = "digits", **settings: Any) -> Federation:
 
 
 def train(federation: Federation, method: str | Method = "pfedsim", out: str | Path | None = None, watch: Watch | None = None,
-          **settings: Any) -> Run:  # fmt: skip
+          resume: bool = False, **settings: Any) -> Run:  # fmt: skip
     """Runs `method` on the federation; `settings` as on the command line: rounds, join, epochs, lr, seed, ... Without `out` the
-    run's folder lives as long as the result."""
+    run's folder lives as long as the result; with `resume` a run that was stopped in `out` goes on."""
     if not isinstance(federation, Federation):
         raise Error(f"train needs a federation, as federate({federation!r}) gives, not {type(federation).__name__}")
     for word in federation.asked.keys() & settings.keys():
@@ -37,4 +37,4 @@ def train(federation: Federation, method: str | Method = "pfedsim", out: str | P
     words |= settings_of(method) if isinstance(method, Method) else {"method": method}
     if isinstance(words.get("model"), type):
         words["model"] = f"{words['model'].__module__}:{words['model'].__qualname__}"
-    return execute(configs.check(words), None if out is None else Path(out), federation, watch)
+    return execute(configs.check(words), None if out is None else Path(out), federation, watch, resume=resume and out is not None)

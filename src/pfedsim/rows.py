@@ -89,6 +89,10 @@ class Pairs:
         """The clients that appear in any pair, ascending."""
         return sorted(set(self._rows) | {j for row in self._rows.values() for j in row})
 
+    def rows(self) -> list[tuple[int, Mapping[int, float]]]:
+        """Every client's row, ascending; a row that `put` left alone is the same object in both tables."""
+        return sorted(self._rows.items())
+
     def put(self, values: Mapping[tuple[int, int], float]) -> Pairs:
         """The same table with these pairs in place of the old ones."""
         new = Pairs()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,18 +64,35 @@ class Scores:
 
 
 def score(
-    method: Method, fed: Fed, kept: Tensor, engine: Engine, state: State, *, finetune: int = 0, split: str = "test", models: bool = False
-) -> Scores:
-    """Every client's model on its own test (or validation) part; `finetune`: after so many plain local epochs."""
-    task, purpose = ("train", "finetune") if finetune else ("score", "score")
+    method: Method, fed: Fed, kept: Tensor, engine: Engine, state: State, *, finetune: int = 0, split: str = "test", models: bool = False,
+    take: Callable[[int, Tensor], None] | None = None,
+) -> Scores:  # fmt: skip
+    """Every client's model on its own test (or validation) part; `finetune`: after so many plain local epochs. Models are held with
+    the scores (`models`), or handed on one by one in the order of clients (`take`), so that ten thousand need no room."""
     scores: list[ClientScore] = []
     for first in range(0, fed.clients, CHUNK):
-        clients = list(range(first, min(first + CHUNK, fed.clients)))
-        messages = send(method, fed, kept, state, clients, task)
-        works = [Work(i, state.server.round, messages[i], state.memories.get(i, Client()), purpose) for i in clients]
-        for result in engine.map(score_client, works, finetune, split, models):
-            scores.append(_unscored(result.client, fed.classes) if isinstance(result, Absent) else result)
+        chunk = range(first, min(first + CHUNK, fed.clients))
+        for one in _scored(method, fed, kept, engine, state, chunk, finetune, split, models or take is not None):
+            if take is not None and one.model is not None:
+                take(one.client, one.model)
+            scores.append(one if models else replace(one, model=None))
     return Scores("finetuned" if finetune else "served", finetune, split, tuple(scores))
+
+
+def model_of(method: Method, fed: Fed, kept: Tensor, engine: Engine, state: State, client: int) -> Tensor | None:
+    """The model that this client would use now; None where it cannot be had."""
+    (one,) = _scored(method, fed, kept, engine, state, [client], 0, "test", True)
+    return one.model
+
+
+def _scored(
+    method: Method, fed: Fed, kept: Tensor, engine: Engine, state: State, clients: Sequence[int], finetune: int, split: str, models: bool
+) -> Iterator[ClientScore]:
+    task, purpose = ("train", "finetune") if finetune else ("score", "score")
+    messages = send(method, fed, kept, state, clients, task)
+    works = [Work(i, state.server.round, messages[i], state.memories.get(i, Client()), purpose) for i in clients]
+    for result in engine.map(score_client, works, finetune, split, models):
+        yield _unscored(result.client, fed.classes) if isinstance(result, Absent) else result
 
 
 def _unscored(client: int, classes: int) -> ClientScore:

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from typing import Any
+
+
+class Interrupted(BaseException):
+    """Ctrl-C, once it is known what to do next; click would take KeyboardInterrupt itself for its own."""
+
+
+class Terminated(BaseException):
+    """SIGTERM."""
+
+
+def _terminated(*_: Any) -> None:
+    raise Terminated
 
 
 def main() -> None:
-    """`pfedsim`: an error of the user's is one sentence and exit code 2; PFEDSIM_DEBUG=1 shows the traceback instead."""
+    """`pfedsim`: an error of the user's is one sentence and exit code 2 (docs/exit-codes.md); PFEDSIM_DEBUG=1 shows the traceback."""
     from pfedsim.errors import Error
 
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         from pfedsim.cli.app import app
 
@@ -19,9 +34,9 @@ def main() -> None:
             raise
         print(f"pfedsim: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("pfedsim: stopped; the run's folder is unfinished", file=sys.stderr)
-        sys.exit(130)
+    except (KeyboardInterrupt, Interrupted, Terminated) as stop:
+        print(f"pfedsim: stopped{stop.args[0] if stop.args else ''}", file=sys.stderr)
+        sys.exit(143 if isinstance(stop, Terminated) else 130)
     except OSError as error:
         if os.environ.get("PFEDSIM_DEBUG") or error.filename is None:
             raise

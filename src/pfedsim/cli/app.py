@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from pfedsim.cli import Interrupted, Terminated
 from pfedsim.cli.options import with_settings
 from pfedsim.cli.progress import watching
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS
 from pfedsim.runs.config import Config
+from pfedsim.runs.durable import held
 from pfedsim.runs.folder import is_run_folder, slug
 
 app = typer.Typer(
@@ -32,6 +37,8 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the resu
 Json = Annotated[bool, typer.Option("--json", help="print the summary as JSON, and nothing else")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="the folder to write")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="delete an earlier run in that folder first")]
+Resume = Annotated[bool, typer.Option("--resume", help="go on with a stopped run in that folder")]
+Drift = Annotated[bool, typer.Option("--allow-drift", help="go on with other software or hardware than before, and mark the run")]
 
 
 @app.callback(invoke_without_command=True)
@@ -47,18 +54,46 @@ def _main(
 
 @app.command()
 @with_settings()
-def run(config: Config, out: Out = None, fresh: Fresh = False, quiet: Quiet = False, as_json: Json = False) -> None:
+def run(
+    config: Config,
+    out: Out = None,
+    resume: Resume = False,
+    fresh: Fresh = False,
+    allow_drift: Drift = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
     """Run one method on a federation and write its folder."""
     from pfedsim.methods import label
 
     place = out or Path("runs") / f"{slug(config.data)}-{slug(label(config.method_made()))}-seed{config.seed}-{config.digest()[:6]}"
-    _make_room(place, fresh)
+    resume = _make_room(place, resume, fresh)
+    _carry_out(config, place, quiet, as_json, resume=resume, allow_drift=allow_drift)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run that was stopped")],
+    data_dir: Annotated[str | None, typer.Option("--data-dir", metavar="DIR", help="folder of the data sets, if it has moved")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, metavar="N", help="worker processes (default: all cores)")] = None,
+    allow_drift: Drift = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Go on with a run that was stopped or killed; it ends in the same bytes as one that never was."""
+    from pfedsim.runs.folder import stated
+
+    stated(folder)
+    _carry_out(None, folder, quiet, as_json, resume=True, allow_drift=allow_drift, workers=workers, data_dir=data_dir)
+
+
+def _carry_out(config: Config | None, place: Path, quiet: bool, as_json: bool, **how: Any) -> None:
     from pfedsim.report.tables import run_table
     from pfedsim.runs.run import execute
 
     console = Console()
-    with watching(console, quiet or as_json) as watch:
-        result = execute(config, place, watch=watch)
+    with _stoppable(f"; go on with: pfedsim resume {place}"), watching(console, quiet or as_json) as watch:
+        result = execute(config, place, watch=watch, **how)
     if as_json:
         print(json.dumps({**result.summary, "folder": str(place)}))
     elif quiet:
@@ -66,6 +101,17 @@ def run(config: Config, out: Out = None, fresh: Fresh = False, quiet: Quiet = Fa
     else:
         console.print(run_table([result]))
         console.print(f"written to {place}; pictures: pfedsim show {place}", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _stoppable(then: str) -> Iterator[None]:
+    """Says with a stop what to do next. Not KeyboardInterrupt itself, which click would take for its own."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(then) from None
+    except Terminated:
+        raise Terminated(then) from None
 
 
 @app.command()
@@ -86,7 +132,7 @@ def compare(
     asked = sha256(f"{config.digest()} {specs} {numbers}".encode()).hexdigest()
     place = out or Path("runs") / f"compare-{slug(config.data)}-{asked[:6]}"
     if fresh:
-        _make_room(place, fresh)
+        _make_room(place, False, fresh)
     elif place.exists() and not (place.is_dir() and _is_comparison(place)):
         raise Error(f"{place} is not a comparison's folder; give another --out")
     from pfedsim.methods import parse
@@ -99,7 +145,7 @@ def compare(
     from pfedsim.runs.compare import compare as carry_out
 
     console = Console()
-    with watching(console, quiet or as_json) as watch:
+    with _stoppable("; the same command goes on"), watching(console, quiet or as_json) as watch:
         result = carry_out(config, specs, numbers, place, watch)
     files = write_all(result, place) + comparison_figures(result, place / "figures")
     if as_json:
@@ -226,24 +272,39 @@ def _numbers(text: str) -> list[int]:
         raise Error(f"--seeds {text!r}: seeds are whole numbers separated by commas") from None
 
 
-def _make_room(place: Path, fresh: bool) -> None:
+def _make_room(place: Path, resume: bool, fresh: bool) -> bool:
+    """Whether an earlier run in that folder goes on; what is in the way is deleted only when that was said."""
+    if resume and fresh:
+        raise Error("--resume goes on with an earlier run and --fresh deletes it; give one of them")
     if not place.exists():
-        return
+        return False
     if not place.is_dir():
         raise Error(f"{place} is a file; --out names a folder")
-    if not any(place.iterdir()):
-        return
+    if not any(place.iterdir()) or resume:
+        return resume
+    if not fresh and is_run_folder(place) and sys.stdin.isatty() and sys.stdout.isatty():
+        what = "a finished run" if (place / "summary.json").is_file() else "a run that was stopped"
+        answer = typer.prompt(f"{place} holds {what}: resume it, start afresh (deletes it), or quit? [resume/fresh/quit]", default="resume")
+        if answer not in ("resume", "fresh"):
+            raise typer.Exit(2)
+        if answer == "resume":
+            return True
+        fresh = True
     if not fresh:
-        raise Error(f"{place} exists already; give another --out, or --fresh to delete it first")
+        raise Error(f"{place} exists already; give another --out, --resume to go on with it, or --fresh to delete it first")
     _remove(place)
+    return False
 
 
 def _remove(place: Path) -> None:
-    """Deletes earlier runs, and nothing that is not ours."""
+    """Deletes earlier runs, and nothing that is not ours or in use."""
     if place.resolve() == Path.cwd() or place.resolve() in Path.cwd().parents:
         raise Error(f"{place} holds the working directory; it is not deleted")
     if not (is_run_folder(place) or _is_comparison(place)):
         raise Error(f"{place} holds more than a run of pfedsim; it is not deleted")
+    for timings in place.rglob("timings.jsonl"):
+        with held(timings.parent):
+            pass
     shutil.rmtree(place)
 
 

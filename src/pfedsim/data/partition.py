@@ -52,11 +52,14 @@ class Partition:
                 h.update(np.ascontiguousarray(part, dtype="<i8").data)
         return h.hexdigest()
 
-    def save(self, path: Path) -> None:
-        """Plain JSON, one client per line."""
+    def text(self) -> str:
+        """Plain JSON, one client per line: what a file holds."""
         lines = [json.dumps({"train": s.train.tolist(), "test": s.test.tolist()}, separators=(",", ":")) for s in self.clients]
         head = {"format": FORMAT, "digest": self.digest, "data": self.data, "recipe": self.recipe}
-        path.write_text(json.dumps(head)[:-1] + ', "clients": [\n' + ",\n".join(lines) + "\n]}\n")
+        return json.dumps(head)[:-1] + ', "clients": [\n' + ",\n".join(lines) + "\n]}\n"
+
+    def save(self, path: Path) -> None:
+        path.write_text(self.text())
 
 
 def load(path: Path, data: str, samples: int) -> Partition:

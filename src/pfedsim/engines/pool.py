@@ -3,10 +3,12 @@ on one thread and draws by address, so that it does not matter where or when it 
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from pfedsim.errors import Error
 from pfedsim.job import Site, Work
 from pfedsim.server import Absent
 
+PR_SET_PDEATHSIG = 1  # prctl's number for it
 TRIES = 2  # a client whose worker dies twice is absent
 
 
@@ -120,15 +123,19 @@ class Pool:
         context = multiprocessing.get_context("fork")
         ours, theirs = context.Pipe()
         inherited = [worker.pipe for worker in self._workers] + [ours]
-        process = context.Process(target=_serve, args=(theirs, inherited, self._site), name=f"pfedsim-worker-{number}", daemon=True)
+        process = context.Process(
+            target=_serve, args=(theirs, inherited, self._site, os.getpid()), name=f"pfedsim-worker-{number}", daemon=True
+        )
         process.start()
         theirs.close()
         return _Worker(number, process, ours)
 
     def close(self) -> None:
-        """Ends the workers."""
+        """Ends the workers; one in the middle of a job does not finish it."""
         for worker in self._workers:
             worker.pipe.close()
+            if worker.busy is not None:
+                worker.process.kill()
         for worker in self._workers:
             worker.process.join(timeout=5)
             if worker.process.is_alive():
@@ -142,11 +149,16 @@ class Pool:
         self.close()
 
 
-def _serve(pipe: Connection, inherited: list[Connection], site: Site) -> None:
+def _serve(pipe: Connection, inherited: list[Connection], site: Site, parent: int) -> None:
     """A worker's life: jobs in, results out, until the pipe closes."""
     for other in inherited:  # so that each pipe ends with its own two processes
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":  # a parent that is killed takes its workers along, even from the middle of a long job
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(0)
     torch.set_num_threads(1)
     while True:
         try:

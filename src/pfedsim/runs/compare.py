@@ -1,8 +1,7 @@
-"""Several methods on one federation, over several seeds; finished runs are reused."""
+"""Several methods on one federation, over several seeds; finished runs are reused, stopped ones go on."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,15 +68,12 @@ def compare(config: Config, methods: Sequence[str], seeds: Sequence[int], out: P
             one = config.model_copy(update={"method": spec, "seed": seed})
             folder = out / f"{slug(labels[spec])}-seed{seed}"
             run = _finished(folder, prepare(one, federation).config)
-            runs.setdefault(labels[spec], {})[seed] = run or execute(one, folder, federation, watch)
+            runs.setdefault(labels[spec], {})[seed] = run or execute(one, folder, federation, watch, resume=folder.exists())
     return Comparison(runs, tuple(seeds))
 
 
 def _finished(folder: Path, config: Config) -> Run | None:
-    if not folder.exists():
-        return None
-    if is_run_folder(folder) and not (folder / "summary.json").is_file():
-        shutil.rmtree(folder)  # it was stopped in the middle: it starts again
+    if not folder.exists() or (is_run_folder(folder) and not (folder / "summary.json").is_file()):
         return None
     run = Run(folder)
     if run.summary["config_digest"] != config.digest():

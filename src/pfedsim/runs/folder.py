@@ -6,16 +6,20 @@ import csv
 import hashlib
 import json
 import math
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfedsim.errors import Error
 from pfedsim.rows import Pairs
 from pfedsim.runs import config as configs
+from pfedsim.runs import durable
 from pfedsim.runs.config import Config
+from pfedsim.runs.durable import Log
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,16 +31,27 @@ if TYPE_CHECKING:
 
 BASE = "base.safetensors"
 PREDICTIONS = "predictions.safetensors"
+SUMS = "SHA256SUMS"
+MAY_DIFFER = ("manifest.json", "timings.jsonl")  # between equal runs
+LOGS = ("metrics.jsonl", "events.jsonl", "clients.csv", "timings.jsonl")
 
 
 def is_run_folder(path: Path) -> bool:
     """Whether a run wrote all that lies here."""
     ours = {
-        *("config.toml", "manifest.json", "partition.json", "summary.json", "clients.csv", PREDICTIONS),
-        *("metrics.jsonl", "events.jsonl", "timings.jsonl", "models", "similarity", "figures"),
+        *("config.toml", "manifest.json", "partition.json", "summary.json", PREDICTIONS, SUMS, *LOGS),
+        *("models", "similarity", "figures", "checkpoint"),
     }
-    names = {p.name for p in path.iterdir()}
-    return names <= ours and {"clients.csv", "metrics.jsonl", "timings.jsonl"} <= names
+    names = {p.name.removesuffix(durable.TEMPORARY) for p in path.iterdir()}
+    return names <= ours and "timings.jsonl" in names
+
+
+def stated(run: Path) -> Config:
+    """The configuration in this folder."""
+    if not (run / "config.toml").is_file():
+        what = "was stopped before it began; start it again with --fresh" if (run / "timings.jsonl").is_file() else "is not a run's folder"
+        raise Error(f"{run} {what}: there is no config.toml")
+    return configs.check(configs.load(run / "config.toml"))
 
 
 class Run:
@@ -161,41 +176,68 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 class Writer:
-    """Writes a run's folder as it goes. Nothing with a time, path or host goes into files that equal runs share."""
+    """Writes a run's folder as it goes. Nothing with a time, path or host goes into files that equal runs share.
 
-    def __init__(self, path: Path):
-        self.path = path
-        (path / "similarity").mkdir(parents=True, exist_ok=True)
-        (path / "models").mkdir(exist_ok=True)
-        self._clients = open(path / "clients.csv", "w", newline="")  # noqa: SIM115 - open as long as the run
-        self._table = csv.writer(self._clients, lineterminator="\n")
-        self._table.writerow(["round", "client", "model", "split", "metric", "value"])
-        for name in ("metrics", "events", "timings"):
-            (path / f"{name}.jsonl").write_text("")
+    `logs` and `files`: how far the growing files count, and the whole files to keep with their sha256, as a checkpoint had them;
+    what was written after it goes."""
+
+    def __init__(self, path: Path, logs: Mapping[str, Mapping[str, Any]] | None = None, files: Mapping[str, str] | None = None):
+        self.path, self.files = path, dict(files or {})
+        for left_over in path.rglob("*" + durable.TEMPORARY):
+            left_over.unlink()
+        for folder in (path / "similarity", path / "models"):
+            folder.mkdir(exist_ok=True)
+            for file in folder.iterdir():
+                if str(file.relative_to(path)) not in self.files:
+                    file.unlink()
+        self.logs = [Log(path / name, (logs or {}).get(name, {}).get("bytes", 0)) for name in LOGS]
+        self._logs = {log.name: log for log in self.logs}
+        if not self._logs["clients.csv"].size:
+            self._rows([["round", "client", "model", "split", "metric", "value"]])
 
     def close(self) -> None:
-        self._clients.close()
+        for log in self.logs:
+            log.close()
+
+    def text(self, name: str, content: str) -> None:
+        self._put(name, content.encode())
 
     def json(self, name: str, content: Mapping[str, Any]) -> None:
-        (self.path / name).write_text(json.dumps(_plain(content), indent=1) + "\n")
+        self.text(name, json.dumps(_plain(content), indent=1) + "\n")
 
     def line(self, name: str, content: Mapping[str, Any]) -> None:
         """One record more in metrics, events or timings."""
-        with open(self.path / f"{name}.jsonl", "a") as file:
-            file.write(json.dumps(_plain(content)) + "\n")
+        self._logs[f"{name}.jsonl"].append(json.dumps(_plain(content)) + "\n")
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """The summary comes last: a folder that has one is finished. Before it the sha256 of all that equal runs share, in the form
+        that sha256sum -c reads."""
+        text = json.dumps(_plain(summary), indent=1) + "\n"
+        sums = {**self.files, **{log.name: str(log.mark()["sha256"]) for log in self.logs}}
+        sums["summary.json"] = hashlib.sha256(text.encode()).hexdigest()
+        lines = [f"{digest}  {name}\n" for name, digest in sorted(sums.items()) if name not in MAY_DIFFER]
+        self.text(SUMS, "".join(lines))
+        os.sync()  # once, not for every model
+        self.text("summary.json", text)
+
+    def _put(self, name: str, *chunks: durable.Bytes) -> None:
+        self.files[name] = durable.write(self.path / name, *chunks, flush=not name.startswith("models/"))
+
+    def _rows(self, rows: Iterable[Sequence[Any]]) -> None:
+        text = StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        self._logs["clients.csv"].append(text.getvalue())
 
     def scores(self, round: int, scores: Scores) -> None:
         """A score's figures into metrics.jsonl, each client's into clients.csv."""
         self.line("metrics", {"round": round, "model": scores.model, "split": scores.split, **scores.summary()})
         for client in scores.clients:
             values = {"samples": client.samples, **client.metrics, "confusion": _confusion(client.confusion)}
-            for metric, value in values.items():
-                missing = isinstance(value, float) and math.isnan(value)
-                self._table.writerow([round, client.client, scores.model, scores.split, metric, "" if missing else value])
-        self._clients.flush()
+            cells = {metric: "" if isinstance(value, float) and math.isnan(value) else value for metric, value in values.items()}
+            self._rows([round, client.client, scores.model, scores.split, metric, cell] for metric, cell in cells.items())
 
     def similarity(self, round: int, pairs: Pairs) -> None:
-        _save(pairs.tensors(), self.path / "similarity" / f"{round:05d}.safetensors")
+        self._put(f"similarity/{round:05d}.safetensors", _packed(pairs.tensors()))
 
     def predictions(self, scores: Mapping[str, Scores]) -> None:
         """Every test sample's client, label and predicted class, in the order of clients and of their test parts."""
@@ -208,28 +250,38 @@ class Writer:
             "label": [c.labels for c in first.clients],
             **{name: [c.predicted for c in s.clients] for name, s in scores.items()},
         }
-        _save({name: torch.from_numpy(np.concatenate(parts).astype(np.int32)) for name, parts in columns.items()}, self.path / PREDICTIONS)
+        self._put(PREDICTIONS, _packed({n: torch.from_numpy(np.concatenate(p).astype(np.int32)) for n, p in columns.items()}))
 
-    def models(self, thetas: Mapping[int, Tensor], base: int, layout: Layout, data: DataSet, config: Config, clients: int) -> str:
-        """Every client's final model as named tensors: those equal to the base client's are written once. Returns their sha256."""
-        folder = self.path / "models"
-        shared = layout.named(thetas[base])
-        _save(shared, folder / BASE)
-        digest = hashlib.sha256()
-        for i, theta in sorted(thetas.items()):
-            digest.update(theta.numpy().tobytes())
-            own = {name: t for name, t in layout.named(theta).items() if not t.equal(shared[name])}
-            if own:
-                _save(own, folder / f"client-{i:05d}.safetensors")
+    def models(self, base: tuple[int, Tensor], layout: Layout, data: DataSet, config: Config, clients: int) -> Models:
+        """Where every client's final model goes, in the order of clients."""
         about = {"model": config.model, "head": config.head, "shape": list(data.shape), "classes": list(data.classes)}
-        self.json("models/index.json", {**about, "mean": data.mean, "std": data.std, "clients": clients, "base": base})
-        return digest.hexdigest()
+        self.json("models/index.json", {**about, "mean": data.mean, "std": data.std, "clients": clients, "base": base[0]})
+        return Models(self, layout.named(base[1]), layout)
 
 
-def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
+class Models:
+    """Every client's final model as named tensors: those equal to the base client's are written once."""
+
+    def __init__(self, writer: Writer, shared: dict[str, Tensor], layout: Layout):
+        self._writer, self._shared, self._layout = writer, shared, layout
+        self._digest = hashlib.sha256()
+        writer._put(f"models/{BASE}", _packed(shared))
+
+    def add(self, client: int, theta: Tensor) -> None:
+        self._digest.update(theta.numpy().tobytes())
+        own = {name: t for name, t in self._layout.named(theta).items() if not t.equal(self._shared[name])}
+        if own:
+            self._writer._put(f"models/client-{client:05d}.safetensors", _packed(own))
+
+    def digest(self) -> str:
+        """sha256 over all clients' models."""
+        return self._digest.hexdigest()
+
+
+def _packed(tensors: Mapping[str, Tensor]) -> bytes:
     from safetensors.torch import save
 
-    path.write_bytes(save({name: t.contiguous() for name, t in tensors.items()}))
+    return save({name: t.contiguous() for name, t in tensors.items()})
 
 
 def _confusion(counts: np.ndarray) -> str:

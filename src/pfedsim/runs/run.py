@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import platform
+import shutil
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy
 import tomli_w
-import torch
+from torch import Tensor
 
-import pfedsim
 from pfedsim.errors import Error, Notice
 from pfedsim.federation import Federation
 from pfedsim.methods import label
 from pfedsim.rows import Pairs
+from pfedsim.runs import manifest
+from pfedsim.runs.checkpoint import FOLDER, Saver
 from pfedsim.runs.config import Config
-from pfedsim.runs.folder import Run, Writer
-from pfedsim.runs.session import Session, one_thread, prepare
-from pfedsim.scoring import Scores, score
+from pfedsim.runs.durable import held
+from pfedsim.runs.folder import MAY_DIFFER, Run, Writer, is_run_folder, stated
+from pfedsim.runs.resume import Stopped, stopped
+from pfedsim.runs.session import one_thread, prepare
+from pfedsim.scoring import Scores, model_of, score
 from pfedsim.server import Round, State, run_rounds
 
 
@@ -44,47 +47,86 @@ class Progress:
 Watch = Callable[[Progress], None]
 
 
-def execute(config: Config, out: Path | None = None, federation: Federation | None = None, watch: Watch | None = None) -> Run:
-    """Runs what the configuration asks for and returns the finished run; `out` None: a folder that lives as long as the result."""
+def execute(
+    config: Config | None,
+    out: Path | None = None,
+    federation: Federation | None = None,
+    watch: Watch | None = None,
+    *,
+    resume: bool = False,
+    allow_drift: bool = False,
+    **place: Any,
+) -> Run:
+    """Runs what the configuration asks for and returns the finished run; `out` None: a folder that lives as long as the result, and
+    is not saved. `resume`: a stopped run in `out` goes on, and without a configuration it goes on with its own; `place`: see `stopped`."""
+    watch = watch or (lambda _: None)
     keep = None
     if out is None:
         keep = tempfile.TemporaryDirectory(prefix="pfedsim-")
         out = Path(keep.name)
     elif out.exists() and not out.is_dir():
         raise Error(f"{out} is a file; choose another --out")
-    elif out.exists() and any(out.iterdir()):
+    elif out.exists() and any(out.iterdir()) and not (resume and is_run_folder(out)):
         raise Error(f"{out} exists and is not empty; choose another --out")
-    with warnings.catch_warnings(record=True) as caught, one_thread():
-        warnings.simplefilter("always", Notice)
-        session = prepare(config, federation)
-        state = session.begin()
-    writer = Writer(out)
-    try:
-        with one_thread():
-            _Execution(session, writer, watch or (lambda _: None), [str(w.message) for w in caught if w.category is Notice]).carry_out(
-                state
-            )
-    finally:
-        writer.close()
+    with ExitStack() as stack:
+        stack.enter_context(one_thread())
+        if resume and config is None:
+            stated(out)  # before anything is touched
+        began = resume and (out / "config.toml").is_file()
+        if began:
+            stack.enter_context(held(out))
+        finished = began and (out / "summary.json").is_file()
+        if not finished or config is not None:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", Notice)
+                if began:
+                    was = stopped(config, out, federation, allow_drift, **place)
+                else:
+                    assert config is not None
+                    was = Stopped(prepare(config, federation))
+                state = was.session.begin() if was.found is None else was.found.state
+        if not began:  # what is refused leaves no folder behind
+            out.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(held(out))
+            if (out / "config.toml").is_file():
+                raise Error(f"{out} was taken by another process meanwhile; choose another --out")
+        if not finished:
+            execution = _Execution(was, out, watch, [str(w.message) for w in caught if w.category is Notice], saves=keep is None)
+            try:
+                execution.carry_out(state)
+            finally:
+                execution.close()
+        shutil.rmtree(out / FOLDER, ignore_errors=True)
     return Run(out, keep)
 
 
 class _Execution:
-    def __init__(self, session: Session, writer: Writer, watch: Watch, notices: list[str]):
-        self._session, self._writer, self._watch, self._notices = session, writer, watch, notices
+    def __init__(self, was: Stopped, out: Path, watch: Watch, notices: list[str], saves: bool):
+        self._session, self._watch, self._notices, self._notes, self._drift = was.session, watch, notices, was.notes, was.drift
+        record = was.found.record if was.found else {}
+        self._drifted_before = len(record.get("drift", []))
+        self._made_with = manifest.made_with(was.session)
+        self._writer = Writer(out, record.get("logs"), record.get("files"))
+        self._saver = Saver(out, self._writer.logs, was.found) if saves else None
         self._last: Scores | None = None
-        self._bytes = [0, 0, 0]  # down, up, client-rounds
-        self._accepted = self._unused = 0
+        self._counts = {"down": 0, "up": 0, "times": 0, "accepted": 0, "unused": 0, **record.get("counts", {})}
+
+    def close(self) -> None:
+        """Leaves no worker behind; waits for the last save."""
+        self._session.engine.close()
+        try:
+            if self._saver:
+                self._saver.close()
+        finally:
+            self._writer.close()
 
     def carry_out(self, state: State) -> None:
         session, writer = self._session, self._writer
-        config = session.config
-        (writer.path / "config.toml").write_text(tomli_w.dumps(config.plain()))
-        session.federation.partition.save(writer.path / "partition.json")
-        writer.json("manifest.json", _manifest(session))
-        if session.notice:  # of this machine, so not in the events
-            self._tell(0, float("nan"), session.notice)
-        for notice in self._notices:
+        config, first = session.config, state.server.round
+        self._open(first)
+        for note in filter(None, [session.notice, *self._notes]):  # of this machine, so not in the events
+            self._tell(first, float("nan"), note)
+        for notice in [] if first else self._notices:
             writer.line("events", {"event": "notice", "what": notice})
             self._tell(0, float("nan"), notice)
         clock = time.perf_counter()
@@ -97,31 +139,63 @@ class _Execution:
             if every and state.server.round % every == 0 and state.server.round < len(session.schedule):
                 self._score(state)
             self._warn(round)
+            self._save(state)
             if state.server.round < len(session.schedule):  # the last round's score follows
                 self._tell(state.server.round, _loss(round))
             clock = time.perf_counter()
         self._conclude(state)
 
+    def _open(self, first: int) -> None:
+        """What stands in the folder before the first round, or again before the rounds that are left."""
+        session, writer = self._session, self._writer
+        if not first:
+            writer.text("config.toml", tomli_w.dumps(session.config.plain()))
+        writer.text("partition.json", session.federation.partition.text())
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        before = manifest.stored(writer.path) if first else {}
+        again = [*before.get("resumed", []), {"after_round": first, "at": now}] if first else []
+        writer.json(manifest.NAME, {"started": before.get("started", now), "resumed": again, **self._about()})
+        if first:
+            writer.line("timings", {"round": first, "resumed": True})
+        for what in self._drift[self._drifted_before :]:
+            writer.line("events", {"event": "drift", "round": first, "what": what})
+
+    def _about(self) -> dict[str, Any]:
+        """What a manifest says of the run beside its progress."""
+        config = self._session.config
+        whole = {name: digest for name, digest in self._writer.files.items() if name not in MAY_DIFFER}
+        return {
+            "made_with": self._made_with,
+            "digests": {"config": config.digest(), "data": config.digests.data, "partition": config.digests.partition},
+            "place": {"data_dir": config.data_dir, "device": config.device},
+            "files": whole,
+        }
+
+    def _save(self, state: State) -> None:
+        if self._saver:
+            self._saver.save(state, {**self._about(), "counts": dict(self._counts), "drift": self._drift})
+
     def _warn(self, round: Round) -> None:
         """The first replies that could not be used are said on screen; all are in the events."""
-        self._accepted += len(round.replies)
+        self._counts["accepted"] += len(round.replies)
         for event in round.events:
-            self._unused += 1
-            if self._unused <= 3:
+            self._counts["unused"] += 1
+            if self._counts["unused"] <= 3:
                 why = event.get("why", event["event"])
                 self._tell(round.state.server.round, float("nan"), f"client {event['client']}, round {round.state.server.round}: {why}")
 
     def _record(self, round: Round) -> None:
         down = sum(d for d, _ in round.traffic.values())
         up = sum(u for _, u in round.traffic.values())
-        self._bytes = [a + b for a, b in zip(self._bytes, (down, up, len(round.traffic)), strict=True)]
+        for name, more in (("down", down), ("up", up), ("times", len(round.traffic))):
+            self._counts[name] += more
         for event in round.events:
             self._writer.line("events", event)
         number = round.state.server.round
         clients = [r.client for r in round.replies]
         self._writer.line("metrics", {"round": number, "train_loss": _loss(round), "clients": clients, "bytes_down": down, "bytes_up": up})
 
-    def _score(self, state: State, *, finetune: int = 0, models: bool = False) -> Scores:
+    def _score(self, state: State, *, finetune: int = 0, take: Callable[[int, Tensor], None] | None = None) -> Scores:
         """Scores on the test parts and, where something is held back, on the validation parts; keeps the similarities of that time."""
         session, number = self._session, state.server.round
         clock = time.perf_counter()
@@ -130,7 +204,7 @@ class _Execution:
         for split in parts:
             scores = score(
                 session.method, session.fed, session.kept, session.engine, state,
-                finetune=finetune, split=split, models=models and split == "test",
+                finetune=finetune, split=split, take=take if split == "test" else None,
             )  # fmt: skip
             self._writer.scores(number, scores)
             first = first or scores
@@ -145,17 +219,15 @@ class _Execution:
     def _conclude(self, state: State) -> None:
         session, writer = self._session, self._writer
         config = session.config
-        if not self._accepted:
+        counts = self._counts
+        if not counts["accepted"]:
             raise Error("no client's reply could be used in any round (events.jsonl says why); try a lower --lr")
-        if self._unused > 3:
-            self._tell(state.server.round, float("nan"), f"{self._unused} replies could not be used in all; events.jsonl names them")
-        served = self._score(state, models=True)
+        if counts["unused"] > 3:
+            self._tell(state.server.round, float("nan"), f"{counts['unused']} replies could not be used in all; events.jsonl names them")
+        models = writer.models(self._base(state), session.fed.layout, session.federation.data, config, session.fed.clients)
+        served = self._score(state, take=models.add)
         after = self._score(state, finetune=config.score.finetune) if config.score.finetune else None
         writer.predictions({"served": served} | ({"finetuned": after} if after else {}))
-        thetas = {c.client: c.model for c in served.clients if c.model is not None}
-        base = next((i for i in thetas if i not in state.memories), min(thetas))
-        digest = writer.models(thetas, base, session.fed.layout, session.federation.data, config, session.fed.clients)
-        down, up, times = self._bytes
         summary: dict[str, Any] = {
             "method": label(session.method),
             "data": session.federation.data.name,
@@ -164,13 +236,24 @@ class _Execution:
             "seed": session.fed.settings.seed,
             "served": served.summary(),
             "finetuned": {"epochs": after.epochs, **after.summary()} if after else None,
-            "bytes_down_per_client_round": down / times,
-            "bytes_up_per_client_round": up / times,
+            "bytes_down_per_client_round": counts["down"] / counts["times"],
+            "bytes_up_per_client_round": counts["up"] / counts["times"],
             "config_digest": config.digest(),
-            "models_digest": digest,
+            "models_digest": models.digest(),
         }
-        writer.json("summary.json", summary)
+        if self._drift:
+            summary["drift"] = self._drift
+        writer.finish(summary)
         self._tell(state.server.round, float("nan"))
+
+    def _base(self, state: State) -> tuple[int, Tensor]:
+        """The client whose model the others' are told apart from: one that never took part, where there is one."""
+        session = self._session
+        for i in sorted(range(session.fed.clients), key=lambda i: i in state.memories):
+            theta = model_of(session.method, session.fed, session.kept, session.engine, state, i)
+            if theta is not None:
+                return i, theta
+        raise Error("no client's model can be had (events.jsonl says why)")
 
     def _tell(self, number: int, loss: float, note: str = "") -> None:
         micro, mean = (self._last.micro, self._last.mean()) if self._last else (None, None)
@@ -182,18 +265,3 @@ def _loss(round: Round) -> float:
     """Mean training loss of the round, by train samples."""
     terms = [(r.weight, r.info["loss"]) for r in round.replies if "loss" in r.info]
     return sum(w * loss for w, loss in terms) / sum(w for w, _ in terms) if terms else float("nan")
-
-
-def _manifest(session: Session) -> dict[str, Any]:
-    """What may differ between equal runs: versions, machine, time."""
-    versions = {"pfedsim": pfedsim.__version__, "torch": torch.__version__, "numpy": numpy.__version__, "python": platform.python_version()}
-    return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions,
-        "machine": platform.machine(),
-        "system": platform.system(),
-        "device": session.config.device,
-        "backend": session.config.backend,
-        "kernels": getattr(session.fed.net, "kernels", None),
-        "data_dir": session.config.data_dir,
-    }

@@ -48,11 +48,12 @@ class Session:
         return server.begin(self.method, self.fed, self.kept)
 
 
-def federate(config: Config) -> Federation:
-    """The data read and dealt."""
+def federate(config: Config, dealt: Path | None = None) -> Federation:
+    """The data read and dealt; `dealt`: a partition's file to take in place of dealing."""
     data = datasets.read(config.data, config.data_dir)
+    _as_stated("data", config.digests.data, data.digest)
     defaults = data.defaults
-    kind = config.partition or defaults.partition
+    kind = str(dealt) if dealt else config.partition or defaults.partition
     if kind.endswith(".json"):
         partition = partitions.load(Path(kind), data.digest, len(data.y))
         if config.clients not in (None, len(partition.clients)):
@@ -70,11 +71,14 @@ def federate(config: Config) -> Federation:
             seed=config.partition_seed,
             owner=data.client,
         )
-    for name, stated, found in (("data", config.digests.data, data.digest), ("partition", config.digests.partition, partition.digest)):
-        if stated is not None and stated != found:
-            raise Error(f"digests.{name} = {stated[:12]}...: this {name} has {found[:12]}..., so the run would not be the same one")
+    _as_stated("partition", config.digests.partition, partition.digest)
     words = ("data", "data_dir", "clients", "partition", "alpha", "classes_each", "minimum", "test", "partition_seed")
     return Federation(data, partition, {word: getattr(config, word) for word in words})
+
+
+def _as_stated(name: str, stated: str | None, found: str) -> None:
+    if stated is not None and stated != found:
+        raise Error(f"digests.{name} = {stated[:12]}...: this {name} has {found[:12]}..., so the run would not be the same one")
 
 
 def prepare(config: Config, federation: Federation | None = None, method: Method | None = None) -> Session:

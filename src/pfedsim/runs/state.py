@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pfedsim.errors import Error
 from pfedsim.method import Client, Server
@@ -14,25 +14,44 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def to_tensors(state: State) -> dict[str, Tensor]:
-    """Every tensor of the state under a path of names."""
-    import torch
+NONE: dict[int, float] = {}  # stands where there is a table or a client with nothing in it
 
-    tensors = {"server/round": torch.tensor(state.server.round), "server/model": state.server.model}
+
+def parts(state: State) -> dict[str, Any]:
+    """Every part of the state under a path of names: a tensor, a number, or one client's row of pairs. States are values, so what is
+    the same object in two states is unchanged."""
+    found: dict[str, Any] = {"server/round": state.server.round, "server/model": state.server.model}
     if state.server.personal is not None:
-        tensors |= _rows("server/personal", state.server.personal)
+        found |= _rows("server/personal", state.server.personal)
     for name, value in state.server.extra.items():
         if isinstance(value, Rows):
-            tensors |= _rows(f"server/extra/{name}", value)
+            found |= _rows(f"server/extra/{name}", value)
         elif isinstance(value, Pairs):
-            tensors |= {f"server/extra/{name}/pairs/{k}": t for k, t in value.tensors().items()}
+            found |= {f"server/extra/{name}/pairs/none": NONE, **{f"server/extra/{name}/pairs/{i}": r for i, r in value.rows()}}
         else:
-            tensors[f"server/extra/{name}"] = value
+            found[f"server/extra/{name}"] = value
     for i, client in state.memories.items():
         if client.kept is not None:
-            tensors[f"client/{i}/kept"] = client.kept
-        tensors |= {f"client/{i}/extra/{name}": t for name, t in client.extra.items()}
-    return tensors
+            found[f"client/{i}/kept"] = client.kept
+        elif not client.extra:
+            found[f"client/{i}/none"] = NONE
+        found |= {f"client/{i}/extra/{name}": t for name, t in client.extra.items()}
+    return found
+
+
+def tensor_of(part: Any) -> Tensor:
+    """A part as files hold it; a row of pairs as two lines, the other clients and their numbers."""
+    import torch
+
+    if isinstance(part, dict):
+        others = sorted(part)
+        return torch.tensor([others, [part[j] for j in others]], dtype=torch.float64)
+    return torch.tensor(part) if isinstance(part, int) else part.detach().cpu().contiguous()
+
+
+def to_tensors(state: State) -> dict[str, Tensor]:
+    """Every tensor of the state under a path of names."""
+    return {name: tensor_of(part) for name, part in parts(state).items()}
 
 
 def from_tensors(tensors: Mapping[str, Tensor]) -> State:
@@ -40,10 +59,11 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> State:
     try:
         server, clients = _below(tensors, "server"), _below(tensors, "client")
         personal = _below(server, "personal")
-        memories = {}
-        for i in sorted({int(path.partition("/")[0]) for path in clients}):
-            own = _below(clients, str(i))
-            memories[i] = Client(own.get("kept"), _below(own, "extra"))
+        owned: dict[int, dict[str, Tensor]] = {}
+        for path, tensor in clients.items():
+            number, _, name = path.partition("/")
+            owned.setdefault(int(number), {})[name] = tensor
+        memories = {i: Client(own.get("kept"), _below(own, "extra")) for i, own in sorted(owned.items())}
         extra = _below(server, "extra")
         names = dict.fromkeys(path.partition("/")[0] for path in extra)
         made = {name: extra[name] if name in extra else _table(_below(extra, name)) for name in names}
@@ -58,7 +78,10 @@ def _rows(path: str, rows: Rows) -> dict[str, Tensor]:
 
 def _table(tensors: Mapping[str, Tensor]) -> Rows | Pairs:
     pairs = _below(tensors, "pairs")
-    return Pairs.of(pairs) if pairs else _table_rows(tensors)
+    if not pairs:
+        return _table_rows(tensors)
+    rows = {int(i): t.tolist() for i, t in pairs.items() if i != "none"}
+    return Pairs({i: dict(zip(map(int, others), values, strict=True)) for i, (others, values) in rows.items()})
 
 
 def _table_rows(tensors: Mapping[str, Tensor]) -> Rows:

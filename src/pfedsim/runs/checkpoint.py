@@ -1,0 +1,221 @@
+"""A run's checkpoints: what a round changed is one file, committed by a manifest that is written last. The newest that is whole counts.
+
+    checkpoint/state-00010.safetensors    all of the state after round 10
+               delta-00011.safetensors    what round 11 changed
+               00011.json                 the manifest: these two, with their sha256, how far the logs go, and its own sha256
+
+Deltas are applied when they are read, so that an interrupted save has nothing to undo. When they outgrow the whole state, the whole
+state is written anew; the last manifest on the one before is kept until then, should the new one be damaged.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pfedsim.errors import Error
+from pfedsim.runs import durable
+from pfedsim.runs.durable import Bytes, Log
+from pfedsim.runs.state import from_tensors, parts, tensor_of
+from pfedsim.server import State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FOLDER = "checkpoint"
+FORMAT = "pfedsim checkpoint 1"
+MOST_DELTAS = 50
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A checkpoint that is whole."""
+
+    state: State
+    record: Record
+    name: str
+
+
+class Saver:
+    """Saves in a thread of its own while the next round runs. Where rounds are faster than the disk the newest state wins, so that
+    a run never waits."""
+
+    def __init__(self, run: Path, logs: Sequence[Log], before: Found | None = None):
+        self._run, self._logs = run, logs
+        self._folder = run / FOLDER
+        self._folder.mkdir(exist_ok=True)
+        self._saved: dict[str, Any] = {}
+        self._chain: list[Record] = []
+        self._manifests = [(before.name, before.record["state"])] if before else []
+        self._turn = threading.Condition()
+        self._waiting: tuple[State, Record] | None = None
+        self._ending = False
+        self._failed: Exception | None = None
+        self._thread = threading.Thread(target=self._work, name="pfedsim-checkpoint", daemon=True)
+        self._thread.start()
+        self.saves = 0
+
+    def save(self, state: State, record: Mapping[str, Any]) -> None:
+        """Takes the state and what stands beside it; says so where an earlier save failed."""
+        with self._turn:
+            self._raise()
+            self._waiting = state, {**record, "logs": {log.name: log.mark() for log in self._logs}}
+            self._turn.notify()
+
+    def close(self) -> None:
+        """Returns when the last state taken is on disk."""
+        with self._turn:
+            self._ending = True
+            self._turn.notify()
+        self._thread.join()
+        self._raise()
+
+    def _raise(self) -> None:
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
+
+    def _work(self) -> None:
+        while True:
+            with self._turn:
+                self._turn.wait_for(lambda: self._waiting is not None or self._ending)
+                if self._waiting is None:
+                    return
+                (state, record), self._waiting = self._waiting, None
+            try:
+                self._commit(state, record)
+            except Exception as error:  # it belongs to whoever waits for it
+                with self._turn:
+                    self._failed, self._waiting, self._ending = error, None, True
+
+    def _commit(self, state: State, record: Record) -> None:
+        now = parts(state)
+        number = f"{state.server.round:05d}"
+        whole = not self._chain or len(self._chain) > MOST_DELTAS or sum(f["bytes"] for f in self._chain[1:]) > self._chain[0]["bytes"]
+        before = {} if whole else self._saved
+        changed = {name: tensor_of(part) for name, part in now.items() if before.get(name) is not part}
+        chunks = safetensors(changed)
+        name = f"{'state' if whole else 'delta'}-{number}.safetensors"
+        digest = durable.write(self._folder / name, *chunks)
+        entry = {"file": name, "bytes": sum(len(c) for c in chunks), "sha256": digest, "gone": sorted(before.keys() - now.keys())}
+        self._chain = [entry] if whole else [*self._chain, entry]
+        for log in self._logs:
+            log.flush()
+        sealed = {"format": FORMAT, "round": state.server.round, **record, "state": self._chain}
+        durable.write(self._folder / f"{number}.json", _sealed(sealed))
+        self._saved = now
+        self._manifests.insert(0, (f"{number}.json", self._chain))
+        self._forget()
+        self.saves += 1
+
+    def _forget(self) -> None:
+        """Keeps this manifest, the one before, and the newest on another whole state; and the files that they name."""
+        first, *others = self._manifests
+        on_another = [m for m in others if m[1][0] != first[1][0]]
+        self._manifests = [first, *others[:1], *(m for m in on_another[:1] if m not in others[:1])]
+        needed = {name for name, _ in self._manifests} | {entry["file"] for _, chain in self._manifests for entry in chain}
+        for path in self._folder.iterdir():
+            if path.name not in needed:
+                path.unlink()
+
+
+def latest(run: Path, config: str) -> tuple[Found | None, list[str]]:
+    """The newest checkpoint that is whole and belongs to the configuration with this sha256, and what is wrong with newer ones."""
+    wrong: list[str] = []
+    for path in sorted((run / FOLDER).glob("*.json"), reverse=True):
+        try:
+            record = read(path)
+            if record["files"].get("config.toml") != config:
+                raise Error(f"{path} belongs to another run or configuration")
+            return Found(_state(run, record), record, path.name), wrong
+        except Error as error:
+            wrong.append(str(error))
+    return None, wrong
+
+
+def read(path: Path) -> Record:
+    """A manifest that states its own sha256 rightly."""
+    try:
+        sealed = json.loads(path.read_bytes())
+        record = {key: value for key, value in sealed.items() if key != "sha256"}
+        stated = sealed["sha256"]
+    except OSError as error:
+        raise Error(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, AttributeError, KeyError, RecursionError) as error:
+        raise Error(f"{path} is damaged: it is not a checkpoint's manifest") from error
+    if record.get("format") != FORMAT or stated != _digest(record):
+        raise Error(f"{path} is damaged: its sha256 is not the one it states")
+    return record
+
+
+def _state(run: Path, record: Record) -> State:
+    """The state that a manifest speaks of, where all that it names is whole."""
+    for name, mark in record["logs"].items():
+        verify(run / name, mark["sha256"], mark["bytes"])
+    for name, digest in record["files"].items():
+        if name != "partition.json":  # which can be dealt again
+            verify(run / name, digest)
+    for entry in record["state"]:
+        verify(run / FOLDER / entry["file"], entry["sha256"])
+    return from_tensors(_tensors(run / FOLDER, record["state"]))
+
+
+def verify(path: Path, digest: str, length: int | None = None) -> None:
+    """Refuses a file whose sha256 (of its first `length` bytes) is another."""
+    try:
+        found, _ = durable.digest_of(path, length)
+    except OSError as error:
+        raise Error(f"{path} cannot be read: {error.strerror}") from error
+    if found != digest:
+        raise Error(f"{path} is damaged: its sha256 is not the one recorded")
+
+
+def _tensors(folder: Path, chain: Sequence[Record]) -> dict[str, Tensor]:
+    """The newest of every name, read file by file from the end, so that nothing is held twice."""
+    from safetensors import safe_open
+
+    found: dict[str, Tensor] = {}
+    gone: set[str] = set()
+    for entry in reversed(chain):
+        with safe_open(folder / entry["file"], "pt") as file:
+            for name in file.keys():  # noqa: SIM118 - not a mapping
+                if name not in found and name not in gone:
+                    found[name] = file.get_tensor(name)
+        gone |= set(entry["gone"])
+    return found
+
+
+def _sealed(record: Record) -> bytes:
+    return (json.dumps({**record, "sha256": _digest(record)}, indent=1) + "\n").encode()
+
+
+def _digest(record: Record) -> str:
+    return sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+def safetensors(tensors: Mapping[str, Tensor]) -> list[Bytes]:
+    """The bytes of a safetensors file, without a copy of any tensor: a state may fill half the memory."""
+    import torch
+
+    kinds = {
+        torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64", torch.int32: "I32",
+        torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+    }  # fmt: skip
+    header: dict[str, Any] = {}
+    bodies: list[Bytes] = []
+    at = 0
+    for name, tensor in tensors.items():
+        end = at + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": kinds[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, end]}
+        if end > at:
+            bodies.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        at = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little"), text, *bodies]

@@ -1,0 +1,66 @@
+"""What a run was made with. It may differ between equal runs; where it differs between a run and its resumption, bits may."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+import pfedsim
+from pfedsim.runs.session import Session
+
+NAME = "manifest.json"
+
+
+def made_with(session: Session) -> dict[str, Any]:
+    """Versions, processor and kernels: what the last bits of a result may depend on."""
+    return {
+        "versions": {
+            "pfedsim": pfedsim.__version__,
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+            "python": platform.python_version(),
+        },
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "cpu": _cpu(),
+        "device": session.config.device,
+        "backend": session.config.backend,
+        "kernels": getattr(session.fed.net, "kernels", None),
+        "torch_kernels": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def drift(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs, as `name: before -> now`."""
+    old, new = dict(flat(before)), dict(flat(now))
+    return [f"{name}: {old.get(name)} -> {new.get(name)}" for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+
+
+def flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of nested tables under its dotted name."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
+
+
+def stored(run: Path) -> dict[str, Any]:
+    """The manifest in this folder, or nothing where there is none that can be read."""
+    try:
+        content = json.loads((run / NAME).read_bytes())
+        return content if isinstance(content, dict) and isinstance(content.get("files"), dict) else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def _cpu() -> str:
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text().splitlines() if about.is_file() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())

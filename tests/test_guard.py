@@ -6,8 +6,8 @@ import pytest
 import small
 import torch
 
-from pfedsim.guard import objection
-from pfedsim.method import Fed, Message, Method, Reply
+from pfedsim.guard import ABSURD, absurd, objection
+from pfedsim.method import Client, Fed, Message, Method, Reply
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ SIZE = S.fed.layout.size
 GOOD = Reply(1, 20.0, torch.zeros(SIZE).masked_fill(S.kept, float("nan")), {"counts": torch.zeros(3)})
 
 
-def objected(reply: Reply) -> str | None:
-    return objection(S.method, S.fed, Message("train", S.fed.initial), reply, S.kept)
+def objected(reply: Reply, memory: Client | None = None, declared: float = 20.0) -> str | None:
+    return objection(S.method, S.fed, 1, Message("train", S.fed.initial), reply, memory or Client(), S.kept, declared)
 
 
 def _one(name: str, value: float) -> torch.Tensor:
@@ -51,6 +51,10 @@ def test_a_good_reply_passes_with_nothing_in_its_kept_entries() -> None:
         (replace(GOOD, weight=0.0), "its weight is 0.0"),
         (replace(GOOD, weight=-1.0), "its weight is -1.0"),
         (replace(GOOD, weight=float("nan")), "its weight is nan"),
+        (replace(GOOD, weight=21.0), "its weight is 21, but the client declared 20 samples"),
+        (replace(GOOD, client=2), "it says that it comes from client 2"),
+        (replace(GOOD, info={"loss": float("nan")}), "its training loss is nan"),
+        (replace(GOOD, info={"loss": float("inf")}), "its training loss is inf"),
     ],
 )
 def test_a_bad_reply_is_named(reply: Reply, says: str) -> None:
@@ -66,6 +70,35 @@ def test_extra_models_are_judged_by_what_was_sent() -> None:
     s = small.session(Two())
     two = torch.zeros(2, s.fed.layout.size).masked_fill(s.kept, float("nan"))
     message = Message("train", s.fed.initial)
-    assert objection(s.method, s.fed, message, Reply(0, 1.0, None, {"two": two}), s.kept) is None
+    assert objection(s.method, s.fed, 0, message, Reply(0, 1.0, None, {"two": two}), Client(), s.kept) is None
     two[1, 0] = float("nan")
-    assert objection(s.method, s.fed, message, Reply(0, 1.0, None, {"two": two}), s.kept) == "two is not finite"
+    assert objection(s.method, s.fed, 0, message, Reply(0, 1.0, None, {"two": two}), Client(), s.kept) == "two is not finite"
+
+
+def test_what_a_client_keeps_must_be_finite_too() -> None:
+    nan = torch.tensor([0.0, float("nan")])
+    assert objected(GOOD, Client(nan)) == "what the client keeps is not finite (its kept entries)"
+    assert objected(GOOD, Client(torch.zeros(2), {"memory": nan})) == "what the client keeps is not finite (memory)"
+    assert objected(GOOD, Client(torch.zeros(2), {"memory": torch.zeros(2)})) is None
+
+
+def moved(client: int, distance: float) -> tuple[Message, Reply]:
+    """A model that was moved so far from the one that was sent, which is far from zero itself."""
+    sent = torch.full((SIZE,), 1000.0)
+    step = torch.zeros(SIZE)
+    step[0] = distance
+    return Message("train", sent), Reply(client, 1.0, (sent + step).masked_fill(S.kept, float("nan")))
+
+
+@pytest.mark.parametrize(("distance", "times"), [(0.9, None), (1.2, "120"), (1e4, "1000000")])
+def test_a_step_is_absurd_by_the_median_of_the_others(distance: float, times: str | None) -> None:
+    wave = [moved(0, 0.01), moved(1, 0.01), moved(2, distance), moved(3, 0.005)]
+    found = absurd(wave, S.kept)
+    # float32 steps around 1000 are a 16384th: 0.01 is kept as 0.0098, so that the times differ by some percent
+    assert set(found) == ({2} if times else set())
+    if times:
+        said = int(found[2].split(" is ")[1].split(" times")[0])
+        assert said == pytest.approx(int(times), rel=0.05)
+        assert said > ABSURD
+    assert absurd(wave[1:3], S.kept) == {}  # two have no median to speak of
+    assert absurd([moved(0, 0), moved(1, 0), moved(2, distance)], S.kept) == {}  # where most stand still nothing can be told

@@ -222,3 +222,68 @@ def test_a_failing_server_hook_is_named_with_its_round(name: str) -> None:
     with pytest.raises(HookError, match=rf"Broken\.{name} failed{where}: KeyError: 'oops'") as caught:
         rounds(small.session(broken))
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+# guard, as the loop applies it
+
+
+@dataclass(frozen=True)
+class Strays(Method):
+    """Client 1's model goes astray in round 1; client 2 claims more samples than it has."""
+
+    far: float = 1e6
+    claims: float = 1.0
+
+    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Client]:
+        reply, memory = super().finish(job, ends)
+        if job.client == 1 and job.round == 1:
+            reply = replace(reply, model=ends[-1] * self.far)
+        return replace(reply, weight=reply.weight * self.claims) if job.client == 2 else reply, memory
+
+
+def test_an_absurd_step_is_named_or_left_out_as_was_asked() -> None:
+    off, warned, rejected = (rounds(small.session(Strays(), guard=guard))[-1] for guard in ("off", "warn", "reject"))
+    kept = small.session(Strays()).kept
+    assert off.events == ()
+    assert [(e["event"], e["client"]) for e in warned.events] == [("absurd", 1)]
+    assert "times the median of the round" in warned.events[0]["why"]
+    assert off.state.server.model[~kept].equal(warned.state.server.model[~kept])
+    assert [(e["event"], e["client"]) for e in rejected.events] == [("rejected", 1)]
+    assert [r.client for r in rejected.replies] == [0, 2, 3]
+    without = replace(small.session(Strays()), schedule=[[0, 1, 2, 3], [0, 2, 3]])
+    assert rejected.state.server.model[~kept].equal(rounds(without)[-1].state.server.model[~kept])
+
+
+def test_nobody_counts_for_more_samples_than_it_declared() -> None:
+    s = small.session(Strays(far=1.0, claims=1.5))
+    declared = [20, 9, 33, 4]
+    for round in run_rounds(s.method, s.fed, s.kept, s.engine, s.schedule, s.begin(), declared):
+        assert [(e["client"], e["why"]) for e in round.events] == [(2, "its weight is 49.5, but the client declared 33 samples")]
+        assert [r.client for r in round.replies] == [0, 1, 3]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_client_whose_data_cannot_be_read_is_absent(workers: int) -> None:
+    from pfedsim.engines.pool import Pool
+    from pfedsim.engines.serial import Serial
+    from pfedsim.federation import Samples
+
+    class Torn(Samples):
+        def part(self, client: int, name: str, validation: float = 0.0) -> tuple[Tensor, Tensor]:
+            if client == 1:
+                raise OSError("the disk is torn")
+            return super().part(client, name, validation)
+
+    s = small.session()
+    torn = replace(small.site(s), samples=Torn(s.federation))
+    engine = Serial(torn) if workers == 1 else Pool(torn, workers)
+    found = rounds(replace(s, engine=engine))
+    for round in found:
+        assert [(e["event"], e["client"]) for e in round.events] == [("absent", 1)]
+        assert round.events[0]["why"] == "its train data cannot be read: OSError: the disk is torn"
+        assert 1 not in round.state.memories
+    others = replace(s, schedule=[[0, 2, 3]] * 2)
+    assert found[-1].state.server.model[~s.kept].equal(rounds(others)[-1].state.server.model[~s.kept])
+    scores = score(s.method, s.fed, s.kept, engine, found[-1].state)
+    engine.close()
+    assert [c.samples for c in scores.clients] == [10, 0, 10, 10]

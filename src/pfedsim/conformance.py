@@ -74,7 +74,7 @@ def small_federation(
 
 def session(method: Method, federation: Federation | None = None, **settings: Any) -> Session:
     """The method on a small federation, ready to run."""
-    words = {"workers": 1, "rounds": 4, "epochs": 2, "batch": 8, "join": 0.5, "lr": 0.05, **settings}
+    words = {"workers": 1, "guard": "off", "rounds": 4, "epochs": 2, "batch": 8, "join": 0.5, "lr": 0.05, **settings}
     # the configuration describes the plain method even where a watched one runs
     described = method.original if isinstance(method, _Watched) else method
     return prepare(configs.check({**words, **settings_of(described)}), federation or small_federation(), method)

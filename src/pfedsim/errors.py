@@ -12,6 +12,10 @@ class HookError(Error):
     """A method's hook failed; names the method, the hook, the client and the round. The cause is `__cause__`."""
 
 
+class Unreadable(Error):
+    """A client's data cannot be read: it is absent, and the run goes on."""
+
+
 class Notice(UserWarning):
     """A result the user should read with care; shown once and kept in the run's events."""
 

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Mapping
+from statistics import median
 from typing import TYPE_CHECKING
 
-from pfedsim.method import Fed, Message, Method, Reply
+from pfedsim.method import Client, Fed, Message, Method, Reply
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+ABSURD = 100  # times the median of the wave: far beyond what uneven clients do, far below what an exploding one does
+FEWEST = 3  # replies that have a median to speak of
 
-def objection(method: Method, fed: Fed, message: Message, reply: Reply, kept: Tensor) -> str | None:
-    """Why this reply must not be aggregated, or None: exact names, shapes, dtype; finite where it was sent; a positive weight."""
+
+def objection(
+    method: Method, fed: Fed, client: int, message: Message, reply: Reply, memory: Client, kept: Tensor, declared: float = math.inf
+) -> str | None:
+    """Why this reply of `client` must not be aggregated, or None: its own; exact names, shapes, dtype; finite where it was sent and in
+    what the client keeps; a loss that is a number; as many samples as the client `declared` at most."""
     import torch
 
+    if reply.client != client:
+        return f"it says that it comes from client {reply.client}"
     expected = method.replies(fed, message)
     tensors = dict(reply.extra) if reply.model is None else {"model": reply.model, **reply.extra}
     if set(tensors) != set(expected):
@@ -25,13 +35,51 @@ def objection(method: Method, fed: Fed, message: Message, reply: Reply, kept: Te
         if tensor.dtype != torch.float32:
             return f"{name} is {tensor.dtype}, expected float32"
         finite = torch.isfinite(tensor)
-        if tensor.ndim and tensor.shape[-1] == fed.layout.size:
+        if _is_models(tensor, kept):
             finite |= kept  # what is not sent need not be
         if not finite.all():
             return f"{name} is not finite" + _where(fed, tensor, kept)
     if not (math.isfinite(reply.weight) and reply.weight > 0):
         return f"its weight is {reply.weight}"
+    if reply.weight > declared:
+        return f"its weight is {reply.weight:g}, but the client declared {declared:g} samples"
+    if not math.isfinite(reply.info.get("loss", 0.0)):
+        return f"its training loss is {reply.info['loss']}"
+    for name, tensor in _held(memory):
+        if not torch.isfinite(tensor).all():
+            return f"what the client keeps is not finite ({name})"
     return None
+
+
+def absurd(wave: Iterable[tuple[Message, Reply]], kept: Tensor) -> dict[int, str]:
+    """Clients whose models moved more than ABSURD times as far as the median of the wave, and by how much."""
+    norms: dict[str, dict[int, float]] = {}
+    for message, reply in wave:
+        for name, tensor in _moves(message, reply, kept).items():
+            norms.setdefault(name, {})[reply.client] = float(tensor.masked_fill(kept, 0.0).double().norm())
+    found = {}
+    for name, by_client in norms.items():
+        middle = median(by_client.values())
+        for client, norm in by_client.items():
+            if len(by_client) >= FEWEST and middle > 0 and norm > ABSURD * middle:
+                found[client] = f"the norm of its {name} is {norm / middle:.0f} times the median of the round"
+    return found
+
+
+def _moves(message: Message, reply: Reply, kept: Tensor) -> Mapping[str, Tensor]:
+    """The models in a reply: its own as the step from the one that was sent."""
+    own = {} if reply.model is None else {"model": reply.model - message.model}
+    return own | {name: t for name, t in reply.extra.items() if _is_models(t, kept)}
+
+
+def _is_models(tensor: Tensor, kept: Tensor) -> bool:
+    return tensor.ndim > 0 and tensor.shape[-1] == len(kept)
+
+
+def _held(memory: Client) -> Iterator[tuple[str, Tensor]]:
+    if memory.kept is not None:
+        yield "its kept entries", memory.kept
+    yield from memory.extra.items()
 
 
 def _where(fed: Fed, tensor: Tensor, kept: Tensor) -> str:

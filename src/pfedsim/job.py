@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from pfedsim.errors import Unreadable
 from pfedsim.method import Client, Fed, Message, Method, Phase, Reply, Start
 from pfedsim.seeds import generator
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pfedsim.federation import Samples
 
 
+Result = TypeVar("Result")
 Carrier = TypeVar("Carrier", Message, Client)
 
 
@@ -47,6 +49,32 @@ class Work(NamedTuple):
     purpose: str  # addresses the random draws
 
 
+@dataclass(frozen=True)
+class Absent:
+    """In place of a result: this client could not do its work, or its `reply` must not count."""
+
+    client: int
+    why: str
+    event: str = "absent"
+    reply: Reply | None = None
+
+
+def attempt(function: Callable[..., Result], site: Site, work: Work, *arguments: Any) -> Result | Absent:
+    """`function(site, work, *arguments)`; Absent where the client's data cannot be read."""
+    try:
+        return function(site, work, *arguments)
+    except Unreadable as error:
+        return Absent(work.client, str(error))
+
+
+def samples_of(site: Site, client: int, part: str) -> tuple[Tensor, Tensor]:
+    """This client's samples and labels of "train", "validation" or "test", as stored."""
+    try:
+        return site.samples.part(client, part, max(site.method.validation, site.fed.settings.validation))
+    except Exception as error:
+        raise Unreadable(f"its {part} data cannot be read: {type(error).__name__}: {error}") from error
+
+
 class Job:
     """What a client's hooks see of their work: facts to read and the backend's verbs."""
 
@@ -72,8 +100,7 @@ class Job:
     def part(self, name: str) -> Batch:
         """All of "train" or "validation" as ready tensors, in stored order."""
         if name not in self._parts:
-            held_back = max(self._site.method.validation, self.fed.settings.validation)
-            x, y = self._site.samples.part(self.client, name, held_back)
+            x, y = samples_of(self._site, self.client, name)
             self._parts[name] = Batch(self._net.ready(x), y.to(self._net.device))
         return self._parts[name]
 

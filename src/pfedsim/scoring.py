@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pfedsim.client import run_to_score
-from pfedsim.job import Site, Work
+from pfedsim.job import Absent, Site, Work, samples_of
 from pfedsim.method import Client, Fed, Method
-from pfedsim.server import Absent, Engine, State, send
+from pfedsim.server import Engine, State, send
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -104,8 +104,7 @@ def _unscored(client: int, classes: int) -> ClientScore:
 def score_client(site: Site, work: Work, finetune: int, split: str, models: bool) -> ClientScore:
     """One client's score, where the client is."""
     theta = run_to_score(site, work, finetune)
-    held_back = max(site.method.validation, site.fed.settings.validation)
-    x, y = site.samples.part(work.client, split, held_back)
+    x, y = samples_of(site, work.client, split)
     if len(y):
         logits = site.net.logits(theta, site.net.ready(x)).double().cpu().numpy()
     else:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pfedsim.client import hook, run_client, sealed
-from pfedsim.guard import objection
-from pfedsim.job import Work
+from pfedsim.guard import absurd, objection
+from pfedsim.job import Absent, Work
 from pfedsim.method import Client, Fed, Message, Method, Reply, Server
 from pfedsim.seeds import generator
 
@@ -17,14 +18,6 @@ if TYPE_CHECKING:
 
 MOST_WAVES = 100  # in a round; more is a method that never comes to train
 Traffic = dict[int, tuple[int, int]]  # client -> bytes received, bytes sent
-
-
-@dataclass(frozen=True)
-class Absent:
-    """In place of a result: this client could not do its work."""
-
-    client: int
-    why: str
 
 
 class Engine(Protocol):
@@ -61,8 +54,12 @@ def begin(method: Method, fed: Fed, kept: Tensor) -> State:
     return State(replace(server, model=sealed(kept, {"model": server.model})["model"]))
 
 
-def run_rounds(method: Method, fed: Fed, kept: Tensor, engine: Engine, schedule: Sequence[Sequence[int]], state: State) -> Iterator[Round]:
-    """From `state` to the end of the schedule, a `Round` at a time; the caller scores, saves and reports in between."""
+def run_rounds(
+    method: Method, fed: Fed, kept: Tensor, engine: Engine, schedule: Sequence[Sequence[int]], state: State,
+    declared: Sequence[int] | None = None,
+) -> Iterator[Round]:  # fmt: skip
+    """From `state` to the end of the schedule, a `Round` at a time; the caller scores, saves and reports in between. `declared`: how
+    many train samples each client said it holds."""
     for sampled in schedule[state.server.round :]:
         traffic: Traffic = {}
         events: list[dict[str, Any]] = []
@@ -74,23 +71,31 @@ def run_rounds(method: Method, fed: Fed, kept: Tensor, engine: Engine, schedule:
                     raise RuntimeError(f"{MOST_WAVES} waves in one round and still no 'train' (the last was {task!r})")
             messages = send(method, fed, kept, state, clients, task)
             works = [Work(i, state.server.round, messages[i], state.memories.get(i, Client()), task) for i in sorted(messages)]
-            accepted: list[Reply] = []
-            memories = dict(state.memories)
+            good: dict[int, tuple[Message, Reply, Client]] = {}
             for work, result in zip(works, engine.map(run_client, works), strict=True):
                 down, up = traffic.get(work.client, (0, 0))
+                reply = result.reply if isinstance(result, Absent) else result[0]
+                sent = 0 if reply is None else reply_bytes(reply, kept)
+                traffic[work.client] = down + message_bytes(work.message, kept), up + sent
                 if isinstance(result, Absent):
-                    traffic[work.client] = down + message_bytes(work.message, kept), up
-                    events.append({"event": "absent", "round": work.round, "client": work.client, "why": result.why})
+                    events.append({"event": result.event, "round": work.round, "client": work.client, "why": result.why})
                     continue
                 reply, memory = result
-                traffic[work.client] = down + message_bytes(work.message, kept), up + reply_bytes(reply, kept)
+                most = math.inf if declared is None else declared[work.client]
                 with hook(method, "replies", round=work.round):
-                    why = objection(method, fed, work.message, reply, kept)
+                    why = objection(method, fed, work.client, work.message, reply, memory, kept, most)
                 if why is None:
-                    accepted.append(reply)
-                    memories[work.client] = memory
+                    good[work.client] = work.message, reply, memory
                 else:
                     events.append({"event": "rejected", "round": work.round, "client": work.client, "why": why})
+            if fed.settings.guard != "off":
+                for client, why in absurd([(message, reply) for message, reply, _ in good.values()], kept).items():
+                    rejects = fed.settings.guard == "reject"
+                    events.append({"event": "rejected" if rejects else "absurd", "round": state.server.round, "client": client, "why": why})
+                    if rejects:
+                        del good[client]
+            accepted = [reply for _, reply, _ in good.values()]
+            memories = {**state.memories, **{i: memory for i, (_, _, memory) in good.items()}}
             server = state.server
             if accepted or task != "train":  # a method must learn that it asked in vain, or it would ask for ever
                 rng = generator(fed.settings.seed, f"aggregate/{task}", server.round)

@@ -237,6 +237,22 @@ def check(method: Annotated[str, typer.Argument(help="a method's name, or your o
 
 
 @app.command()
+def doctor(runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of runs, finished or not")]) -> None:
+    """Hold every file of a run's folder against its sha256; exit code 1 where something is wrong."""
+    from pfedsim.runs.doctor import examine
+
+    console, wrong = Console(), 0
+    for run in runs:
+        found = examine(run)
+        for sentence in found.wrong:
+            console.print(f"WRONG  {sentence}", highlight=False, markup=False, soft_wrap=True)
+        verdict = f"{len(found.wrong)} things are wrong" if found.wrong else "nothing is wrong"
+        console.print(f"{found.state or run}; {found.checked} files checked, {verdict}", highlight=False, markup=False, soft_wrap=True)
+        wrong += len(found.wrong)
+    raise typer.Exit(1 if wrong else 0)
+
+
+@app.command()
 def bench(
     repetitions: Annotated[int, typer.Option("--repetitions", min=1, help="of each measurement, in turns")] = 5,
     rounds: Annotated[int, typer.Option("--rounds", min=2, help="of the whole run")] = 20,

@@ -14,7 +14,7 @@ from pfedsim.methods import literal
 from pfedsim.runs import config as configs
 from pfedsim.runs.config import Config
 
-NOT_OPTIONS = {"score", "options", "digests"}
+NOT_OPTIONS = {"score", "dropouts", "options", "digests"}
 
 
 def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -40,7 +40,8 @@ def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[.
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
             annotation=Annotated[
-                list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any setting: score.finetune=0, pfedsim.rho=0.3, ...")
+                list[str] | None,
+                typer.Option("--set", metavar="KEY=VALUE", help="any setting: score.finetune=0, dropouts.never=0.1, pfedsim.rho=0.3, ..."),
             ],
         )
         parameters = [first, *(p for p in own if p.name != "config"), *map(_parameter, names), assignments]

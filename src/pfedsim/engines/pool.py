@@ -19,8 +19,7 @@ from typing import Any
 import torch
 
 from pfedsim.errors import Error
-from pfedsim.job import Site, Work
-from pfedsim.server import Absent
+from pfedsim.job import Absent, Site, Work, attempt
 
 PR_SET_PDEATHSIG = 1  # prctl's number for it
 TRIES = 2  # a client whose worker dies twice is absent
@@ -167,7 +166,7 @@ def _serve(pipe: Connection, inherited: list[Connection], site: Site, parent: in
             os._exit(0)
         answer: tuple[bool, Any]
         try:
-            answer = False, function(site, work, *arguments)
+            answer = False, attempt(function, site, work, *arguments)
         except Error as error:
             error.add_note(traceback.format_exc())  # a cause does not go through a pipe
             answer = True, error

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pfedsim.job import Site, Work
+from pfedsim.job import Site, Work, attempt
 
 
 class Serial:
@@ -26,7 +26,7 @@ class Serial:
             threads = torch.get_num_threads()
             torch.set_num_threads(1)  # sums split over threads have other bits
             try:
-                result = function(self._site, work, *arguments)
+                result = attempt(function, self._site, work, *arguments)
             finally:
                 torch.set_num_threads(threads)
             yield result

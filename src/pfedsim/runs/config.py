@@ -18,7 +18,7 @@ from pfedsim.data.dataset import Defaults
 from pfedsim.errors import Error, nearest
 from pfedsim.method import Method
 from pfedsim.methods import METHODS, name_of, parse
-from pfedsim.settings import Settings, Training
+from pfedsim.settings import Dropouts, Settings, Training
 
 WORDS = {  # what people call a key elsewhere
     "learning_rate": "lr",
@@ -75,6 +75,7 @@ class Config(Training):
     backend: str = Field("auto", description="auto, torch or native (the CPU's own kernels, for chains of common layers)")
     workers: int | None = Field(None, ge=1, description="worker processes (default: all cores)", exclude=True)
     score: Score = Score()
+    dropouts: Dropouts | None = Field(None, description="clients that drop out or come late, simulated")
     options: dict[str, dict[str, Any]] = Field(default_factory=dict, description="a method's own options, by its name")
     digests: Digests = Digests()
 
@@ -164,8 +165,9 @@ def _sentence(error: ValidationError) -> str:
     first = error.errors()[0]
     place = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
-        keys = [*Config.model_fields, *(f"score.{k}" for k in Score.model_fields)]
-        known = [k for k in keys if k not in ("options", "digests", "score")]
+        tables: dict[str, type[BaseModel]] = {"score": Score, "dropouts": Dropouts}
+        keys = [*Config.model_fields, *(f"{name}.{k}" for name, table in tables.items() for k in table.model_fields)]
+        known = [k for k in keys if k not in ("options", "digests", *tables)]
         hint = nearest(place, [*known, *WORDS])
         for elsewhere, ours in WORDS.items():
             hint = hint.replace(f"did you mean {elsewhere!r}?", f"did you mean {ours!r}?")
@@ -174,7 +176,10 @@ def _sentence(error: ValidationError) -> str:
         return f"there is no setting {place!r}; {hint}"
     if first["type"] in ("string_pattern_mismatch", "string_too_short"):
         return f"{place} = {first['input']!r}: it should be {Config.model_fields[place].description}"
-    message = first["msg"].removeprefix("Input ").partition(",")[0]
+    if first["type"] == "value_error":
+        return f"{place}: {first['ctx']['error']}"
+    message = first["msg"].removeprefix("Input ")
+    message = message if first["type"] == "literal_error" else message.partition(",")[0]
     return f"{place} = {first['input']!r}: it {message[0].lower()}{message[1:]}"
 
 

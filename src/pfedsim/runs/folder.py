@@ -66,7 +66,7 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        summary = dict(_json(self.path / "summary.json"))
+        summary = _json(self.path / "summary.json")
         missing = [key for key in ("method", "data", "clients", "rounds", "seed", "served", "finetuned") if key not in summary]
         if missing:
             raise Error(f"{self.path / 'summary.json'} is not whole: it has no {missing[0]!r}")
@@ -92,19 +92,23 @@ class Run:
                 return list(csv.DictReader(file))
         except OSError as error:
             raise Error(f"{self.path / 'clients.csv'} cannot be read: {error.strerror}") from error
+        except (ValueError, csv.Error) as error:
+            raise Error(f"{self.path / 'clients.csv'} is damaged: {error}") from error
 
     def client_values(self, metric: str = "accuracy", model: str = "served", split: str = "test") -> list[float]:
         """This metric of every client at the last scoring, by client."""
         last = str(self.summary["rounds"])
-        rows = [r for r in self.clients() if (r["round"], r["model"], r["split"], r["metric"]) == (last, model, split, metric)]
-        return [float(r["value"] or "nan") for r in sorted(rows, key=lambda r: int(r["client"]))]
+        try:
+            rows = [r for r in self.clients() if (r["round"], r["model"], r["split"], r["metric"]) == (last, model, split, metric)]
+            return [float(r["value"] or "nan") for r in sorted(rows, key=lambda r: int(r["client"]))]
+        except (KeyError, ValueError, TypeError) as error:
+            raise Error(f"{self.path / 'clients.csv'} is damaged: {error}") from error
 
     def hits(self, model: str = "served") -> list[np.ndarray]:
         """For every client, which of its test samples the final model gets right."""
         import numpy as np
-        from safetensors.numpy import load_file
 
-        columns = load_file(self.path / PREDICTIONS)
+        columns = {name: t.numpy() for name, t in tensors(self.path / PREDICTIONS, "client", "label").items()}
         if model not in columns:
             raise Error(f"{self.path} has no predictions of the {model} models")
         right = columns[model] == columns["label"]
@@ -112,12 +116,10 @@ class Run:
 
     def similarity(self, round: int | None = None) -> Pairs | None:
         """The similarities that the server held after this round (default: the last scored); None where a method has none."""
-        from safetensors.torch import load_file
-
         files = sorted((self.path / "similarity").glob("*.safetensors"))
         if round is not None:
             files = [f for f in files if f.stem == f"{round:05d}"]
-        return Pairs.of(load_file(files[-1])) if files else None
+        return Pairs.of(tensors(files[-1], "i", "j", "value")) if files else None
 
     def inputs(self, x: Any) -> Tensor:
         """Samples as stored (bytes count as pixels and are brought to 0..1), normalised by the set's mean and std, for `client(i)`."""
@@ -125,41 +127,73 @@ class Run:
 
         from pfedsim.backends.torch import normalised
 
-        index = _json(self.path / "models" / "index.json")
+        index = self._index
         samples = torch.as_tensor(x)
         if tuple(samples.shape[1:]) != tuple(index["shape"]):
             raise Error(f"samples have shape {tuple(samples.shape[1:])}; this run's have {tuple(index['shape'])}")
         over = (-1, *[1] * (len(index["shape"]) - 1))
         return normalised(samples, *(torch.tensor(index[name]).reshape(over) for name in ("mean", "std")))
 
+    @cached_property
+    def _index(self) -> dict[str, Any]:
+        """What the models are of."""
+        path = self.path / "models" / "index.json"
+        index = _json(path)
+        missing = [key for key in ("model", "shape", "classes", "mean", "std", "clients") if key not in index]
+        if missing:
+            raise Error(f"{path} is not whole: it has no {missing[0]!r}")
+        return index
+
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {self.summary['method']}, accuracy {100 * self.accuracy:.2f}%)"
 
     def client(self, number: int) -> nn.Module:
         """This client's final model as an ordinary module in eval mode; `inputs` makes what it takes from samples as stored."""
-        from safetensors.torch import load_file
-
         from pfedsim import models
         from pfedsim.seeds import torch_seeded
 
-        index = _json(self.path / "models" / "index.json")
+        index = self._index
         if not 0 <= number < index["clients"]:
             raise Error(f"there is no client {number}: this run has clients 0 to {index['clients'] - 1}")
-        tensors = load_file(self.path / "models" / BASE)
+        found = tensors(self.path / "models" / BASE)
         own = self.path / "models" / f"client-{number:05d}.safetensors"
         if own.is_file():
-            tensors |= load_file(own)
+            found |= tensors(own)
         with torch_seeded(0, "model"):  # its first values are thrown away; the caller's generator is left alone
             module = models.build(index["model"], tuple(index["shape"]), len(index["classes"]))
-        module.load_state_dict(tensors, strict=False)  # the batch counters of norm layers are not kept
+        counters = {name for name in module.state_dict() if name.endswith("num_batches_tracked")}  # they are not kept
+        if set(found) | counters != set(module.state_dict()):
+            raise Error(f"{self.path / 'models'} does not hold this network's tensors; pfedsim doctor {self.path} says what is damaged")
+        try:
+            module.load_state_dict(found, strict=False)
+        except RuntimeError as error:
+            raise Error(f"{self.path / 'models'}: {' '.join(str(error).split())}") from error
         return module.eval()
 
 
-def _json(path: Path) -> Any:
+def _json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
         raise Error(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise Error(f"{path} is damaged: it is no table of names and values")
+    return content
+
+
+def tensors(path: Path, *needed: str) -> dict[str, Tensor]:
+    """The named tensors in a file; one that is damaged, or lacks what is needed, is refused by name."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        found = load_file(path)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise Error(f"{path} cannot be read: {error}") from error
+    missing = [name for name in needed if name not in found]
+    if missing:
+        raise Error(f"{path} is damaged: it has no tensor {missing[0]!r}")
+    return found
 
 
 def slug(text: str) -> str:

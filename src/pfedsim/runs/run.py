@@ -16,6 +16,7 @@ from typing import Any
 import tomli_w
 from torch import Tensor
 
+from pfedsim.engines.dropouts import LATE, NEVER
 from pfedsim.errors import Error, Notice
 from pfedsim.federation import Federation
 from pfedsim.methods import label
@@ -27,6 +28,7 @@ from pfedsim.runs.durable import held
 from pfedsim.runs.folder import MAY_DIFFER, Run, Writer, is_run_folder, stated
 from pfedsim.runs.resume import Stopped, stopped
 from pfedsim.runs.session import one_thread, prepare
+from pfedsim.runs.space import room
 from pfedsim.scoring import Scores, model_of, score
 from pfedsim.server import Round, State, run_rounds
 
@@ -91,6 +93,7 @@ def execute(
             if (out / "config.toml").is_file():
                 raise Error(f"{out} was taken by another process meanwhile; choose another --out")
         if not finished:
+            was.notes.append(room(was.session, out))
             execution = _Execution(was, out, watch, [str(w.message) for w in caught if w.category is Notice], saves=keep is None)
             try:
                 execution.carry_out(state)
@@ -109,7 +112,7 @@ class _Execution:
         self._writer = Writer(out, record.get("logs"), record.get("files"))
         self._saver = Saver(out, self._writer.logs, was.found) if saves else None
         self._last: Scores | None = None
-        self._counts = {"down": 0, "up": 0, "times": 0, "accepted": 0, "unused": 0, **record.get("counts", {})}
+        self._counts = {"down": 0, "up": 0, "times": 0, "accepted": 0, "unused": 0, "absurd": 0, **record.get("counts", {})}
 
     def close(self) -> None:
         """Leaves no worker behind; waits for the last save."""
@@ -130,7 +133,8 @@ class _Execution:
             writer.line("events", {"event": "notice", "what": notice})
             self._tell(0, float("nan"), notice)
         clock = time.perf_counter()
-        for round in run_rounds(session.method, session.fed, session.kept, session.engine, session.schedule, state):
+        declared = [len(split.train) for split in session.federation.partition.clients]
+        for round in run_rounds(session.method, session.fed, session.kept, session.engine, session.schedule, state, declared):
             state = round.state
             training = sum(r.info["seconds"] for r in round.replies)
             writer.line("timings", {"round": state.server.round, "seconds": time.perf_counter() - clock, "training": training})
@@ -179,8 +183,11 @@ class _Execution:
         """The first replies that could not be used are said on screen; all are in the events."""
         self._counts["accepted"] += len(round.replies)
         for event in round.events:
-            self._counts["unused"] += 1
-            if self._counts["unused"] <= 3:
+            if event["event"] in (NEVER, LATE):  # as was asked for
+                continue
+            kind = "absurd" if event["event"] == "absurd" else "unused"
+            self._counts[kind] += 1
+            if self._counts[kind] <= 3:
                 why = event.get("why", event["event"])
                 self._tell(round.state.server.round, float("nan"), f"client {event['client']}, round {round.state.server.round}: {why}")
 

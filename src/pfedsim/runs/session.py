@@ -15,6 +15,7 @@ from pfedsim import backends, models, seeds, server
 from pfedsim import data as datasets
 from pfedsim.client import hook
 from pfedsim.data import partition as partitions
+from pfedsim.engines.dropouts import Dropping
 from pfedsim.engines.pool import Pool
 from pfedsim.engines.serial import Serial
 from pfedsim.errors import Error
@@ -115,7 +116,12 @@ def prepare(config: Config, federation: Federation | None = None, method: Method
     there = Fed(fed.clients, fed.classes, layout.to(device), net, initial.to(device), settings)
     site = Site(method, there, net, Samples(federation), kept.to(device))
     workers = config.workers or len(os.sched_getaffinity(0))
-    engine = Pool(site, workers) if workers > 1 and device.type == "cpu" else Serial(site)
+    engine: Engine = Pool(site, workers) if workers > 1 and device.type == "cpu" else Serial(site)
+    if config.dropouts is not None:
+        strange = [i for i in (*config.dropouts.never_clients, *config.dropouts.late_clients) if i >= fed.clients]
+        if strange:
+            raise Error(f"dropouts names client {strange[0]}: there are clients 0 to {fed.clients - 1}")
+        engine = Dropping(engine, config.dropouts, settings.seed)
     plan = seeds.schedule(settings.seed, fed.clients, settings.join, settings.rounds)
     return Session(config, federation, method, fed, kept, engine, plan, notice)
 

@@ -1,6 +1,6 @@
 """Kills runs with SIGKILL, resumes them, and holds every byte against a run that was never killed.
 
-    python benchmarks/kills.py --kills 240 --inside 48 --out benchmarks/kills.json
+    python benchmarks/kills.py --kills 200 --inside 40 --out benchmarks/kills.json
 
 Every method on both backends; each start draws its number of workers anew. A kill counts when it hits a live run after its first
 save. Random kills fall at any instant; the others at a named point inside a save, or where the run is concluded.
@@ -33,7 +33,7 @@ from pfedsim.runs.config import Config, check
 from pfedsim.runs.run import execute
 
 MAY_DIFFER = {"timings.jsonl", "manifest.json"}
-WORDS = {"rounds": 8, "epochs": 2, "join": 0.5, "local_steps": 4, "lr": 0.05, "score": {"every": 2, "finetune": 1}}
+WORDS = {"rounds": 10, "epochs": 2, "join": 0.5, "local_steps": 2, "lr": 0.05, "score": {"every": 5, "finetune": 0}}
 SAVING = {  # name: (function of os, what its path holds, before, in the middle of or after the call)
     "half a state is written": ("write", "/checkpoint/s", "middle"),
     "half a delta is written": ("write", "/checkpoint/d", "middle"),
@@ -143,7 +143,7 @@ class Trial:
             if named is None:
                 while not saved(folder) and not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                     time.sleep(0.002)
-                time.sleep(self.draw.uniform(0, 0.8) * self.seconds)
+                time.sleep(self.draw.uniform(0, 0.6) * self.seconds)
                 os.kill(child, signal.SIGKILL)
             _, status = os.waitpid(child, 0)
             assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, f"{self.name}: a resumed run failed"
@@ -162,8 +162,8 @@ class Trial:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--kills", type=int, default=240, help="in all, at least")
-    options.add_argument("--inside", type=int, default=48, help="of them inside a save, at least")
+    options.add_argument("--kills", type=int, default=200, help="in all, at least")
+    options.add_argument("--inside", type=int, default=40, help="of them inside a save, at least")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--out", type=Path, help="a JSON file for the figures")
     asked = options.parse_args()
@@ -174,15 +174,18 @@ def main() -> None:
     kills: Counter[str] = Counter()
     compared = 0
     with tempfile.TemporaryDirectory() as place:
-        trials = [Trial(m, b, federation, Path(place), draw) for b in backends for m in METHODS]
-        while kills.total() < asked.kills or sum(kills[p] for p in SAVING) < asked.inside:
-            for trial in trials:
-                named = [draw.choice(list(SAVING)), draw.choice(list(SAVING | ENDING))]
-                trial.killed([None, named[0], None] if draw.random() < 0.5 else [named[1], None, named[0]])
-            kills = sum((t.kills for t in trials), Counter())
-            compared = sum(t.compared for t in trials)
+        trials: dict[tuple[str, str], Trial] = {}
+        pairs = [(method, backend) for backend in backends for method in METHODS]
+        while compared < len(pairs) or kills.total() < asked.kills or sum(kills[p] for p in SAVING) < asked.inside:
+            pair = pairs[compared % len(pairs)]
+            trial = trials.get(pair) or Trial(*pair, federation, Path(place), draw)
+            trials[pair] = trial
+            first, second, third = (draw.choice(list(points)) for points in (SAVING, SAVING, ENDING))
+            trial.killed([first, None, None, second, third] if draw.random() < 0.5 else [None, first, second, None, third])
+            kills = sum((t.kills for t in trials.values()), Counter())
+            compared += 1
             inside = sum(kills[p] for p in SAVING)
-            print(f"{kills.total()} kills, {inside} of them inside a save; {compared} runs compared, all bytes equal", flush=True)
+            print(f"{trial.name}: {kills.total()} kills so far, {inside} inside a save; {compared} runs compared, all equal", flush=True)
     figures = {
         "command": "python benchmarks/kills.py " + " ".join(sys.argv[1:]),
         "kills": kills.total(),

@@ -78,6 +78,8 @@ def _finished(run: Path, found: Findings) -> None:
 def _stopped(run: Path, found: Findings) -> None:
     if not (run / "config.toml").is_file():
         return
+    if (run / SUMS).is_file() and not (run / FOLDER).is_dir():
+        found.wrong.append(f"{run / 'summary.json'} is missing: the run was finished")
     good, wrong = latest(run, digest_of(run / "config.toml")[0])
     found.wrong += wrong
     if good is None:

@@ -18,9 +18,9 @@ BLOCK = 1 << 20
 Bytes = bytes | memoryview
 
 
-def write(path: Path, *chunks: Bytes, flush: bool = True) -> str:
+def write(path: Path, *chunks: Bytes, flush: bool = True, settle: bool = True) -> str:
     """Under another name first, then flushed to disk and renamed: whoever looks finds the old file or the new one, never a part.
-    Returns the sha256."""
+    `settle`: the name itself is on disk, too. Returns the sha256."""
     digest = hashlib.sha256()
     aside = path.with_name(path.name + TEMPORARY)
     with _room(path, chunks):
@@ -34,7 +34,7 @@ def write(path: Path, *chunks: Bytes, flush: bool = True) -> str:
         finally:
             os.close(descriptor)
         os.replace(aside, path)
-        if flush:
+        if flush and settle:
             flush_folder(path.parent)
     return digest.hexdigest()
 

@@ -6,7 +6,6 @@ import csv
 import hashlib
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -213,10 +212,12 @@ class Writer:
     """Writes a run's folder as it goes. Nothing with a time, path or host goes into files that equal runs share.
 
     `logs` and `files`: how far the growing files count, and the whole files to keep with their sha256, as a checkpoint had them;
-    what was written after it goes."""
+    what was written after it goes. `flush`: to disk, where the folder is to outlive the process."""
 
-    def __init__(self, path: Path, logs: Mapping[str, Mapping[str, Any]] | None = None, files: Mapping[str, str] | None = None):
-        self.path, self.files = path, dict(files or {})
+    def __init__(
+        self, path: Path, logs: Mapping[str, Mapping[str, Any]] | None = None, files: Mapping[str, str] | None = None, flush: bool = True
+    ):
+        self.path, self.files, self._flush = path, dict(files or {}), flush
         for left_over in path.rglob("*" + durable.TEMPORARY):
             left_over.unlink()
         for folder in (path / "similarity", path / "models"):
@@ -251,11 +252,12 @@ class Writer:
         sums["summary.json"] = hashlib.sha256(text.encode()).hexdigest()
         lines = [f"{digest}  {name}\n" for name, digest in sorted(sums.items()) if name not in MAY_DIFFER]
         self.text(SUMS, "".join(lines))
-        os.sync()  # once, not for every model
+        if self._flush:
+            durable.flush_folder(self.path / "models")
         self.text("summary.json", text)
 
     def _put(self, name: str, *chunks: durable.Bytes) -> None:
-        self.files[name] = durable.write(self.path / name, *chunks, flush=not name.startswith("models/"))
+        self.files[name] = durable.write(self.path / name, *chunks, flush=self._flush, settle=not name.startswith("models/"))
 
     def _rows(self, rows: Iterable[Sequence[Any]]) -> None:
         text = StringIO()

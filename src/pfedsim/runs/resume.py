@@ -39,8 +39,9 @@ def stopped(config: Config | None, run: Path, federation: Federation | None, all
         notes += ["nothing that was saved is whole: the run begins again"] if notes else []
     config = config or own.model_copy(update=before.get("place", {}))
     config = config.model_copy(update={key: value for key, value in place.items() if value is not None})
+    dealt = _partition(run, before, notes)
     if federation is None:
-        federation = federate(config.model_copy(update={"digests": own.digests}), _partition(run, before, notes))
+        federation = federate(config.model_copy(update={"digests": own.digests}), dealt)
     session = prepare(config, federation)
     _same(run, own, session.config)
     differs = manifest.drift(before.get("made_with", {}), manifest.made_with(session)) if before else []
@@ -71,7 +72,7 @@ def _partition(run: Path, before: Mapping[str, Any], notes: list[str]) -> Path |
         verify(path, digest)
         return path
     except Error as error:
-        notes.append(f"{error}; it is dealt again")
+        notes.append(f"{error}; it is written again")
         return None
 
 

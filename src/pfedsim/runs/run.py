@@ -109,7 +109,7 @@ class _Execution:
         record = was.found.record if was.found else {}
         self._drifted_before = len(record.get("drift", []))
         self._made_with = manifest.made_with(was.session)
-        self._writer = Writer(out, record.get("logs"), record.get("files"))
+        self._writer = Writer(out, record.get("logs"), record.get("files"), flush=saves)
         self._saver = Saver(out, self._writer.logs, was.found) if saves else None
         self._last: Scores | None = None
         self._counts = {"down": 0, "up": 0, "times": 0, "accepted": 0, "unused": 0, "absurd": 0, **record.get("counts", {})}

@@ -93,7 +93,7 @@ def die_at(function: str, where: str, when: str, nth: int) -> Callable[[], None]
             nonlocal seen
             first = arguments[0]
             path = os.readlink(f"/proc/self/fd/{first}") if isinstance(first, int) else str(first)
-            hit = where in path
+            hit = where in path and (function != "rmtree" or Path(path).is_dir())
             seen += hit
             if hit and seen == nth:
                 if when == "middle" and function == "write":

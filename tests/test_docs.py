@@ -56,7 +56,9 @@ def test_readme_commands_run_as_written(tmp_path):
     for command in commands(README):
         if "cifar10" in command:
             continue
-        quick = "" if command.startswith(("pfedsim show", "pfedsim check")) else " --epochs 1 --rounds 2"
+        quick = (
+            "" if command.startswith(("pfedsim show", "pfedsim check", "pfedsim resume", "pfedsim doctor")) else " --epochs 1 --rounds 2"
+        )
         done = pfedsim(command + quick, tmp_path)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         ran += 1

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pfedsim.client import hook, run_client, sealed
 from pfedsim.guard import absurd, objection
-from pfedsim.job import Absent, Work
+from pfedsim.job import Absent as Absent
+from pfedsim.job import Work
 from pfedsim.method import Client, Fed, Message, Method, Reply, Server
 from pfedsim.seeds import generator
 

@@ -75,9 +75,7 @@ def test_a_stopped_run_with_any_file_damaged_goes_on_from_the_right_bits_or_is_r
         if names[name] == 1 + len(names) % 3:
             go_on(copy)
             assert contents(copy) == expected, copy
-    print(
-        f"stopped run: {sum(names.values())} damages to {len(names)} files; {refused} refused by name, the others went on from the right bits"
-    )
+    print(f"stopped run: {sum(names.values())} damages to {len(names)} files; {refused} refused by name, the rest went on rightly")
     assert sum(names.values()) > 60
     assert refused >= 5
 

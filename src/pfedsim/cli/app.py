@@ -22,7 +22,7 @@ from pfedsim.errors import Error
 from pfedsim.methods import METHODS
 from pfedsim.runs.config import Config
 from pfedsim.runs.durable import held
-from pfedsim.runs.folder import is_run_folder, slug
+from pfedsim.runs.folder import Run, is_run_folder, slug, stated
 
 app = typer.Typer(
     name="pfedsim",
@@ -81,9 +81,7 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Go on with a run that was stopped or killed; it ends in the same bytes as one that never was."""
-    from pfedsim.runs.folder import stated
-
-    stated(folder)
+    stated(folder)  # before torch is imported
     _carry_out(None, folder, quiet, as_json, resume=True, allow_drift=allow_drift, workers=workers, data_dir=data_dir)
 
 
@@ -100,6 +98,7 @@ def _carry_out(config: Config | None, place: Path, quiet: bool, as_json: bool, *
         print(place)
     else:
         console.print(run_table([result]))
+        _say_drift(console, [result])
         console.print(f"written to {place}; pictures: pfedsim show {place}", highlight=False, soft_wrap=True)
 
 
@@ -171,11 +170,11 @@ def show(
     """A table of finished runs, and curves, similarities and per-client accuracies as pictures."""
     from pfedsim.report.figures import run_figures
     from pfedsim.report.tables import run_table
-    from pfedsim.runs.folder import Run
 
     loaded = [Run(path) for path in runs]
     console = Console()
     console.print(run_table(loaded))
+    _say_drift(console, loaded)
     names = [r.summary["method"] for r in loaded]
     alike = len(set(names)) < len(names)
     named = {f"{name} ({r.path.name})" if alike else name: r for name, r in zip(names, loaded, strict=True)}
@@ -267,6 +266,13 @@ def bench(
     if out is not None:
         for path in write(report, out):
             console.print(str(path), highlight=False, soft_wrap=True)
+
+
+def _say_drift(console: Console, runs: list[Run]) -> None:
+    """Marked runs are shown as such."""
+    for run in runs:
+        if drift := run.summary.get("drift"):
+            console.print(f"{run.path} was resumed with other software or hardware: {'; '.join(drift)}", highlight=False, soft_wrap=True)
 
 
 def _listed(text: str) -> list[str]:

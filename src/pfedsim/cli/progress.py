@@ -52,22 +52,23 @@ def _bar(console: Console) -> Iterator[Watch]:
 
 def _lines(console: Console) -> Watch:
     """About twenty lines a run, with the time left from the second round on."""
-    began, last = time.monotonic(), 0
+    began, start, last = time.monotonic(), 0, 0
 
     def watch(done: Done) -> None:
-        nonlocal began, last
+        nonlocal began, start, last
         if done.note:
             console.print(f"note: {done.note}", highlight=False)
             return
-        if done.round <= last:
-            began = time.monotonic()
-        last = done.round if done.round < done.rounds else 0
+        if last == 0:  # the first round of this run, or of what was left of it
+            start = done.round - 1
+        last = done.round
         step = max(1, done.rounds // 20)
         if done.round == done.rounds:
             console.print(f"{done.method}: finished{_score(done)}", highlight=False, soft_wrap=True)
-        elif done.round == 2 or done.round % step == 0:
-            each = (time.monotonic() - began) / done.round
-            left = "" if done.round == 1 else f", {_time(each * (done.rounds - done.round))} left"
+            began, last = time.monotonic(), 0
+        elif done.round == start + 2 or done.round % step == 0:
+            each = (time.monotonic() - began) / (done.round - start)
+            left = "" if done.round == start + 1 else f", {_time(each * (done.rounds - done.round))} left"
             console.print(f"{done.method}: round {done.round} of {done.rounds}{_score(done)}{left}", highlight=False, soft_wrap=True)
 
     return watch

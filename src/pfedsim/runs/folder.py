@@ -60,7 +60,8 @@ class Run:
         self.path = Path(path)
         self._keep = keep  # a temporary folder lives as long as this
         if not (self.path / "summary.json").is_file():
-            what = "is not finished" if (self.path / "config.toml").is_file() else "is not a run's folder"
+            begun = (self.path / "config.toml").is_file()
+            what = f"is not finished (pfedsim resume {self.path} goes on)" if begun else "is not a run's folder"
             raise Error(f"{self.path} {what}: there is no summary.json")
 
     @cached_property

@@ -26,7 +26,7 @@ from pfedsim.federation import Federation
 from pfedsim.runs.config import check
 from pfedsim.runs.run import execute
 
-SAMPLES, POOL = 20, 2000  # of a client, for training and again for testing; of all
+SAMPLES, POOL = 10, 2000  # of a client, for training and again for testing; of all
 EVERY = 0.5
 
 

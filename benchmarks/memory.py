@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -88,7 +87,8 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rounds", type=int, default=200)
     options.add_argument("--long", type=int, default=1000, help="rounds of the run that must not grow")
-    options.add_argument("--out", type=Path, help="a JSON file for the figures")
+    options.add_argument("--only", default="", help="runs whose name holds this")
+    options.add_argument("--out", type=Path, help="a JSON file for the figures; those of other runs stay in it")
     asked = options.parse_args()
     torch.set_num_threads(1)
     words = {"rounds": asked.rounds, "epochs": 1, "score": {"every": asked.rounds // 2, "finetune": 0}}
@@ -102,12 +102,15 @@ def main() -> None:
         "pfedsim, 1000 clients": (1000, {**words, "method": "pfedsim", "join": 0.01}),
         "pfedsim, 100 clients": (100, {**words, "method": "pfedsim", "join": 0.1}),
     }
-    figures: dict[str, Any] = {"command": "python benchmarks/memory.py " + " ".join(sys.argv[1:]), "rounds_of_ten_clients": asked.rounds}
     for name, run in runs.items():
-        figures[name] = measured(*run)
-        print(f"{name}: {figures[name]}", flush=True)
+        if asked.only not in name:
+            continue
+        found = measured(*run)
+        print(f"{name}: {found}", flush=True)
         if asked.out:
-            asked.out.write_text(json.dumps(figures, indent=1) + "\n")
+            others = json.loads(asked.out.read_text()) if asked.out.exists() else {}
+            command = {"command": "python benchmarks/memory.py --out benchmarks/memory.json"}
+            asked.out.write_text(json.dumps({**command, **others, name: found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ ALLOWED = {  # module -> which of our modules it may import
     "method": FOUNDATION,
     "methods": {*FOUNDATION, "method", "methods", "plugin"},
     "data": {"errors", "data"},
-    "models": {"errors", "plugin", "models"},
+    "models": {"errors", "plugin", "models", "layout"},
     "backends": {"errors", "layout", "backends"},
     "federation": {"errors", "data"},
     "job": {*FOUNDATION, "method"},

@@ -28,6 +28,16 @@ class Federation:
     def clients(self) -> int:
         return len(self.partition.clients)
 
+    @property
+    def unseen(self) -> int:
+        """How many clients, the last ones, never train."""
+        return int(self.partition.recipe.get("unseen", 0))
+
+    @property
+    def names(self) -> list[str]:
+        """What the clients are called."""
+        return [str(name) for name in self.partition.recipe.get("names", range(self.clients))]
+
     def __repr__(self) -> str:
         return f"Federation({self.data.name}, {len(self.data.y)} samples, {self.clients} clients)"
 
@@ -43,17 +53,30 @@ class Samples:
     def __init__(self, federation: Federation):
         import torch
 
-        self._x = torch.from_numpy(federation.data.x)
-        self._y = torch.from_numpy(federation.data.y)
+        data = federation.data
+        self._x, self._y = torch.from_numpy(data.x), torch.from_numpy(data.y)
         self._clients = [(torch.from_numpy(s.train), torch.from_numpy(s.test)) for s in federation.partition.clients]
+        gaps = data.x.dtype != np.uint8 and bool(np.isnan(data.x).any())
+        self._common = torch.tensor(data.mean).reshape(-1, *[1] * (len(data.shape) - 1)) if gaps else None
 
     def size(self, client: int) -> int:
         """How many samples this client holds: how long its work will take."""
         return sum(map(len, self._clients[client]))
 
     def part(self, client: int, name: str, validation: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Samples and labels of "train", "validation" (the first floor(v n) of the train part) or "test"."""
+        """Samples and labels of "train", "validation" (the first floor(v n) of the train part) or "test". Missing cells are filled."""
         train, test = self._clients[client]
         held_back = int(validation * len(train) + 1e-9)
         positions = {"train": train[held_back:], "validation": train[:held_back], "test": test}[name]
-        return self._x.index_select(0, positions), self._y[positions]
+        x = self._x.index_select(0, positions)
+        fill = self.fill(client, validation)
+        return x if fill is None else x.where(~x.isnan(), fill), self._y[positions]
+
+    def fill(self, client: int, validation: float = 0.0) -> Tensor | None:
+        """What stands for a client's missing cells: each channel's mean over its own train part, or the set's where it has no value
+        of that channel; None where nothing is missing."""
+        if self._common is None:
+            return None
+        train = self._clients[client][0]
+        x = self._x[train[int(validation * len(train) + 1e-9) :]].double().transpose(0, 1).flatten(1)
+        return x.nanmean(1).reshape(self._common.shape).float().where(~x.isnan().all(1).reshape(self._common.shape), self._common)

@@ -37,7 +37,8 @@ class ClientScore:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """All clients' scores on one part. `model`: "served", or "finetuned" after `epochs` plain local epochs."""
+    """All clients' scores on one part. `model`: "served", or "finetuned" after `epochs` plain local epochs. `split`: "test",
+    "validation", or "unseen": the test parts of the clients that never train."""
 
     model: str
     epochs: int
@@ -65,18 +66,19 @@ class Scores:
 
 def score(
     method: Method, fed: Fed, kept: Tensor, engine: Engine, state: State, *, finetune: int = 0, split: str = "test", models: bool = False,
-    take: Callable[[int, Tensor], None] | None = None,
+    take: Callable[[int, Tensor], None] | None = None, unseen: int = 0,
 ) -> Scores:  # fmt: skip
     """Every client's model on its own test (or validation) part; `finetune`: after so many plain local epochs. Models are held with
-    the scores (`models`), or handed on one by one in the order of clients (`take`), so that ten thousand need no room."""
+    the scores (`models`), or handed on one by one in the order of clients (`take`), so that ten thousand need no room. `unseen`:
+    instead, so many clients that never took part, numbered after the others, with what the method hands to one it has never met."""
     scores: list[ClientScore] = []
-    for first in range(0, fed.clients, CHUNK):
-        chunk = range(first, min(first + CHUNK, fed.clients))
-        for one in _scored(method, fed, kept, engine, state, chunk, finetune, split, models or take is not None):
+    everyone = range(fed.clients, fed.clients + unseen) if unseen else range(fed.clients)
+    for first in range(0, len(everyone), CHUNK):
+        for one in _scored(method, fed, kept, engine, state, everyone[first : first + CHUNK], finetune, split, models or take is not None):
             if take is not None and one.model is not None:
                 take(one.client, one.model)
             scores.append(one if models else replace(one, model=None))
-    return Scores("finetuned" if finetune else "served", finetune, split, tuple(scores))
+    return Scores("finetuned" if finetune else "served", finetune, "unseen" if unseen else split, tuple(scores))
 
 
 def model_of(method: Method, fed: Fed, kept: Tensor, engine: Engine, state: State, client: int) -> Tensor | None:

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from pfedsim.data import catalogue, own
+from pfedsim.data.cache import Tell, quiet
+from pfedsim.data.catalogue import data_dir
 from pfedsim.data.dataset import DataSet, Defaults
 from pfedsim.errors import Error, nearest
 
-NAMES = ("digits", "cifar10")
+NAMES = tuple(catalogue.KNOWN)
+FILES = (".npz", *own.TABLES)
 
 
-def data_dir() -> Path:
-    """Where data sets lie: $PFEDSIM_DATA, else ./data."""
-    return Path(os.environ.get("PFEDSIM_DATA", "data"))
-
-
-def check_name(name: str) -> None:
+def check_name(name: str, folder: str | Path | None = None) -> None:
     """Refuses what cannot be a data set, before anything heavy is imported."""
-    if name not in NAMES and not name.endswith(".npz"):
-        raise Error(f"there is no data set {name!r}; {nearest(name, NAMES)} (your own: a .npz file with x and y)")
+    if name in NAMES or name.lower().endswith(FILES) or name.startswith("hf:"):
+        return
+    added = own.added(Path(folder) if folder else data_dir())
+    if name in added:
+        return
+    if Path(name).is_dir():
+        raise Error(f"{name} is a folder: give it a name first with `pfedsim data add NAME {name}`")
+    raise Error(f"there is no data set {name!r}; {nearest(name, [*NAMES, *added])} (your own: a .npz or .csv file, or `pfedsim data add`)")
 
 
-def read(name: str, folder: str | Path | None = None) -> DataSet:
-    """The data set `name`: a known one (from `folder` where it is not inside a library) or a `.npz` file."""
-    check_name(name)
-    if name == "digits":
-        from pfedsim.data import digits
+def read(name: str, folder: str | Path | None = None, size: int | None = None, tell: Tell = quiet) -> DataSet:
+    """The data set `name`: a known one or one that was added (from `folder` where it is not inside a library), or a `.npz`, `.csv` or
+    `.parquet` file. `size`: pictures rescaled to so many pixels a side; `tell` hears how far a long reading is."""
+    check_name(name, folder)
+    where = Path(folder) if folder else data_dir()
+    if name in NAMES:
+        return catalogue.read(name, where, size, tell)
+    if name.startswith("hf:"):
+        from pfedsim.data import hf
 
-        return digits.read()
-    if name == "cifar10":
-        from pfedsim.data import cifar10
-
-        return cifar10.read(Path(folder) if folder else data_dir())
-    from pfedsim.data import npz
-
-    return npz.read(Path(name))
+        return hf.load(name.removeprefix("hf:"))
+    if name.lower().endswith(FILES):
+        return own.Own(name).read(Path(name).stem, size, tell)
+    return own.load(own.added(where)[name]).read(name, size, tell)
 
 
 __all__ = ["NAMES", "DataSet", "Defaults", "check_name", "data_dir", "read"]

@@ -14,6 +14,7 @@ FILES = [f"data_batch_{k}.bin" for k in range(1, 6)] + ["test_batch.bin"]
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 RECORD = 1 + 3 * 32 * 32
 DEFAULTS = Defaults()
+GET = "`pfedsim data get cifar10`"
 
 
 def read(folder: Path) -> DataSet:
@@ -22,8 +23,8 @@ def read(folder: Path) -> DataSet:
         folder = folder / FOLDER
     if not (folder / FILES[0]).is_file():
         if any(folder.glob("**/data_batch_1")):
-            raise Error(f"{folder} holds CIFAR-10's python version, which is pickle and is not read; take the binary version")
-        raise Error(f"no CIFAR-10 in {folder}: put the publisher's binary version there as {FOLDER}/, or name its place with --data-dir")
+            raise Error(f"{folder} holds CIFAR-10's python version, which is pickle and is not read; take the binary one: {GET}")
+        raise Error(f"no CIFAR-10 in {folder}: {GET}, or put {FOLDER}/ there, or name its place with --data-dir")
     records = np.concatenate([_records(folder / name) for name in FILES])
     y = records[:, 0].astype(np.int64)
     x = records[:, 1:].reshape(-1, 3, 32, 32)

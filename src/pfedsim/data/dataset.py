@@ -24,9 +24,31 @@ class Defaults:
     model: str = "lenet5"
 
 
+def suiting(shape: tuple[int, ...], samples: int, client: np.ndarray | None = None) -> Defaults:
+    """What suits a set of the user's own: its clients where it names them, else as many as leave each about sixty samples; a network
+    for tables, signals or images."""
+    model = {1: "mlp", 2: "cnn1d"}.get(len(shape), "lenet5")
+    if client is not None:
+        return Defaults(clients=None, partition="given", minimum=2, join=None, model=model)
+    return Defaults(clients=max(2, min(100, samples // 60)), minimum=10, join=None, model=model)
+
+
+def moments(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of each channel of pixels, brought to 0..1; exact, and a few samples at a time."""
+    counts = np.zeros((x.shape[1], 256), dtype=np.int64)
+    for first in range(0, len(x), 1024):
+        for c, channel in enumerate(counts):
+            channel += np.bincount(x[first : first + 1024, c].reshape(-1), minlength=256)
+    values, total = np.arange(256) / 255, counts.sum(1)
+    mean = counts @ values / total
+    std = np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 0))
+    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+
+
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """Samples (uint8 pixels or float32 values), labels 0..C-1, and perhaps a client or domain for each sample."""
+    """Samples (uint8 pixels or float32 values), labels 0..C-1, and perhaps a client or domain for each sample. A NaN is a missing
+    cell: a client fills it in from its own train part (`federation.Samples`)."""
 
     name: str
     x: np.ndarray

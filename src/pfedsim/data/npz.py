@@ -7,26 +7,23 @@ from pathlib import Path
 
 import numpy as np
 
-from pfedsim.data.dataset import DataSet, Defaults
+from pfedsim.data.dataset import DataSet, suiting
 from pfedsim.errors import Error
 
 
-def read(path: Path) -> DataSet:
+def read(path: Path, missing: str = "refuse", name: str | None = None) -> DataSet:
     """The set in this file. uint8 counts as pixels; other numbers become float32. Without mean and std of its own, each channel's
-    (each column's, for a table) over the whole set."""
+    (each column's, for a table) over the whole set. `missing`: "refuse" NaN, or leave it to each client's own "mean"."""
     arrays = _arrays(path)
-    missing = [name for name in ("x", "y") if name not in arrays]
-    if missing:
-        raise Error(f"{path} has no array {missing[0]!r}; it has {', '.join(sorted(arrays)) or 'none'}")
-    x = _samples(path, arrays["x"])
+    absent = [array for array in ("x", "y") if array not in arrays]
+    if absent:
+        raise Error(f"{path} has no array {absent[0]!r}; it has {', '.join(sorted(arrays)) or 'none'}")
+    x = _samples(path, arrays["x"], missing)
     y, classes = _labels(path, arrays["y"], arrays.get("classes"))
     mean, std = _normal(path, x, arrays)
     client = _column(path, arrays, "client", len(x))
-    given = Defaults(clients=None, partition="given", minimum=2, join=None)
-    # too few samples for a hundred clients: as many as leave each about sixty
-    drawn = Defaults(clients=max(2, min(100, len(y) // 60)), minimum=10, join=None)
-    defaults = drawn if client is None else given
-    return DataSet(path.stem, x, y, classes, mean, std, client, _column(path, arrays, "domain", len(x)), defaults)
+    domain = _column(path, arrays, "domain", len(x))
+    return DataSet(name or path.stem, x, y, classes, mean, std, client, domain, suiting(tuple(x.shape[1:]), len(y), client))
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
@@ -39,7 +36,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         raise Error(f"{path} is not a whole .npz file: {' '.join(str(error).split())}") from error
 
 
-def _samples(path: Path, x: np.ndarray) -> np.ndarray:
+def _samples(path: Path, x: np.ndarray, missing: str) -> np.ndarray:
     if x.ndim < 2 or x.dtype.kind not in "uifb":
         raise Error(f"{path}: x is {x.dtype} of shape {x.shape}; it must hold numbers, one sample per row")
     if not len(x):
@@ -51,9 +48,11 @@ def _samples(path: Path, x: np.ndarray) -> np.ndarray:
             x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
         return x
     x = x.astype(np.float32)
-    if not np.isfinite(x).all():
-        bad = int((~np.isfinite(x)).sum())
-        raise Error(f"{path}: x has {bad} missing or infinite values; fill them in before")
+    gone = np.isinf(x) if missing == "mean" else ~np.isfinite(x)
+    if gone.any():
+        raise Error(
+            f"{path}: x has {int(gone.sum())} {'infinite' if missing == 'mean' else 'missing or infinite'} values; fill them in before"
+        )
     return x
 
 
@@ -83,7 +82,11 @@ def _normal(path: Path, x: np.ndarray, arrays: dict[str, np.ndarray]) -> tuple[t
     else:
         others = (0, *range(2, x.ndim))
         scale = 255.0 if x.dtype == np.uint8 else 1.0
-        mean, std = x.mean(axis=others, dtype=np.float64) / scale, x.std(axis=others, dtype=np.float64) / scale
+        gaps = x.dtype != np.uint8 and np.isnan(x).any()
+        of_mean, of_std = (np.nanmean, np.nanstd) if gaps else (np.mean, np.std)
+        mean, std = (np.asarray(of(x, axis=others, dtype=np.float64)) / scale for of in (of_mean, of_std))
+        if np.isnan(mean).any():
+            raise Error(f"{path}: channel {int(np.isnan(mean).argmax())} of x has no value at all")
         std = np.where(std > 0, std, 1.0)  # a constant channel stays as it is
     return tuple(mean.tolist()), tuple(std.tolist())
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from pfedsim.errors import Error
 
-KINDS = ("dirichlet", "dirichlet-plain", "classes", "iid", "given")
+KINDS = ("dirichlet", "dirichlet-plain", "classes", "shards", "quantity", "iid", "domain", "given")
 FORMAT = "pfedsim partition 1"
 HOPELESS_AFTER = 1000  # passes, where the best has not reached half the minimum
 MOST_PASSES = 5000  # the plain Dirichlet(0.1) of CIFAR-10 with the paper's minimum takes 2,670
@@ -109,16 +109,21 @@ def make(
     *,
     clients: int | None,
     alpha: float,
-    classes_each: int,
+    classes_each: int = 2,
+    shards_each: int = 2,
+    clients_each: int | None = None,
     minimum: int,
     test: float,
     seed: int,
     owner: np.ndarray | None = None,
+    domain: np.ndarray | None = None,
 ) -> Partition:
-    """Deals the samples and splits each client's share, on one stream."""
+    """Deals the samples and splits each client's share, on one stream. `owner` and `domain`: each sample's, where the data say it."""
     stream = np.random.RandomState(seed)
     recipe: dict[str, Any] = {"kind": kind, "minimum": minimum, "test": test, "seed": seed}
-    if kind == "given":
+    if kind == "domain":
+        shares = _by_domain(domain, clients, clients_each, minimum, stream, recipe)
+    elif kind == "given":
         if owner is None:
             raise Error("partition 'given' needs data that says whose each sample is (an array `client`)")
         recipe["names"] = [str(who) for who in np.unique(owner)]
@@ -134,7 +139,7 @@ def make(
             most = len(y) // clients
             way_out = f"--minimum {most} at most" if most >= 2 else f"--clients {len(y) // 2} at most"
             raise Error(f"{clients} clients of at least {minimum} samples need {clients * minimum}; there are {len(y)} ({way_out})")
-        shares = _dealt(kind, y, clients, alpha, classes_each, minimum, stream, recipe)
+        shares = _dealt(kind, y, clients, alpha, classes_each, shards_each, minimum, stream, recipe)
     recipe["clients"] = len(shares)
     return Partition(tuple(_split(share, test, stream) for share in shares), recipe, data)
 
@@ -145,12 +150,19 @@ def _dealt(
     clients: int,
     alpha: float,
     classes_each: int,
+    shards_each: int,
     minimum: int,
     stream: np.random.RandomState,
     recipe: dict[str, Any],
 ) -> list[np.ndarray]:
     if kind == "iid":
         return [np.sort(part) for part in np.array_split(stream.permutation(len(y)), clients)]
+    if kind == "shards":
+        recipe["shards_each"] = shards_each
+        return _shards(y, clients, shards_each, minimum, stream)
+    if kind == "quantity":
+        recipe["alpha"] = alpha
+        return _until(minimum, lambda: _quantities(len(y), clients, alpha, stream), "raise --alpha, lower --minimum or take fewer clients")
     if kind == "classes":
         recipe["classes_each"] = classes_each
         return _until(minimum, lambda: _classes(y, clients, classes_each, stream), "raise --classes-each or take fewer clients")
@@ -214,6 +226,68 @@ def _classes(y: np.ndarray, clients: int, each: int, stream: np.random.RandomSta
             for i, part in zip(who, np.array_split(pool, len(who)), strict=True):
                 shares[i].append(part)
     return min(sum(map(len, parts)) for parts in shares), lambda: [np.concatenate(parts) for parts in shares]
+
+
+def _shards(y: np.ndarray, clients: int, each: int, minimum: int, stream: np.random.RandomState) -> list[np.ndarray]:
+    """Samples sorted by label, cut into equal shards, of which every client is dealt `each` (McMahan et al. 2017)."""
+    shards = np.array_split(np.argsort(y, kind="stable"), clients * each)
+    if each * len(shards[-1]) < minimum:
+        raise Error(f"{clients} clients of {each} shards have {each * len(shards[-1])} samples or more, the minimum is {minimum}: lower it")
+    order = stream.permutation(len(shards))
+    return [np.concatenate([shards[k] for k in mine]) for mine in order.reshape(clients, each)]
+
+
+def _quantities(samples: int, clients: int, alpha: float, stream: np.random.RandomState) -> Deal:
+    """Sizes by a Dirichlet distribution, labels as they come: clients differ in how much they have, not in what."""
+    order = stream.permutation(samples)
+    cuts = (np.cumsum(stream.dirichlet(np.full(clients, alpha)))[:-1] * samples).astype(np.int64)
+    return int(np.diff(cuts, prepend=0, append=samples).min()), lambda: np.split(order, cuts)
+
+
+def _by_domain(
+    domain: np.ndarray | None,
+    clients: int | None,
+    each: int | None,
+    minimum: int,
+    stream: np.random.RandomState,
+    recipe: dict[str, Any],
+) -> list[np.ndarray]:
+    """Every domain dealt at random to clients of its own, in equal parts; what is left over goes to the domain's last client."""
+    if domain is None:
+        raise Error("partition 'domain' needs data that says which domain each sample is of")
+    names = np.unique(domain)
+    if each is None:
+        if clients is None or clients % len(names):
+            raise Error(f"{clients} clients cannot be dealt evenly to {len(names)} domains; give --clients-each N, so many to each domain")
+        each = clients // len(names)
+    elif clients not in (None, each * len(names)):
+        raise Error(f"{clients} clients are not {each} for each of {len(names)} domains; give --clients or --clients-each, not both")
+    shares = []
+    for name in names:
+        pool = stream.permutation(np.flatnonzero(domain == name))
+        if len(pool) // each < minimum:
+            raise Error(f"domain {name} has {len(pool)} samples, too few for {each} clients of at least {minimum}: lower --minimum")
+        shares += np.split(pool, [k * (len(pool) // each) for k in range(1, each)])
+    recipe["names"] = [f"{name} {k}" for name in names for k in range(each)]
+    return shares
+
+
+def hold_out(partition: Partition, share: float, seed: int) -> Partition:
+    """The same with a share of the clients, drawn from the seed, put last: they never train (`recipe["unseen"]` says how many)."""
+    clients = len(partition.clients)
+    count = max(1, round(share * clients))
+    if "unseen" in partition.recipe:  # a saved partition has them last already
+        if partition.recipe["unseen"] != count:
+            raise Error(f"unseen = {share}: this partition already holds back {partition.recipe['unseen']} of {clients} clients")
+        return partition
+    if count >= clients:
+        raise Error(f"unseen = {share} leaves none of the {clients} clients to train")
+    drawn = set(np.random.RandomState(seed).permutation(clients)[:count].tolist())
+    order = [i for i in range(clients) if i not in drawn] + sorted(drawn)
+    recipe = {**partition.recipe, "unseen": count}
+    if "names" in recipe:
+        recipe["names"] = [recipe["names"][i] for i in order]
+    return Partition(tuple(partition.clients[i] for i in order), recipe, partition.data)
 
 
 def _split(share: np.ndarray, test: float, stream: np.random.RandomState) -> Split:

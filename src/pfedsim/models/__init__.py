@@ -11,7 +11,13 @@ from pfedsim.plugin import load_class
 if TYPE_CHECKING:
     from torch import nn
 
-NAMES = ("lenet5",)
+OURS = {
+    "lenet5": "pfedsim.models.lenet5:LeNet5",
+    "mobilenetv2": "pfedsim.models.mobilenetv2:MobileNetV2",
+    "mlp": "pfedsim.models.small:MLP",
+    "cnn1d": "pfedsim.models.small:CNN1d",
+}
+NAMES = tuple(OURS)
 
 
 def check_name(name: str) -> None:
@@ -26,7 +32,7 @@ def build(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     from torch import nn
 
     check_name(name)
-    kind = load_class("pfedsim.models.lenet5:LeNet5" if name == "lenet5" else name, "model")
+    kind = load_class(OURS.get(name, name), "model")
     if not issubclass(kind, nn.Module):
         raise Error(f"{name} is not a torch.nn.Module")
     asked = inspect.signature(kind.__init__).parameters

@@ -184,10 +184,16 @@ def run_table(runs: Sequence[Run]) -> Table:
         summary = runs[0].summary
         after = summary["finetuned"] or {}
         name = f"{summary['method']}, {summary['data']}, {summary['rounds']} rounds, seed {summary['seed']}"
-        for heading in (f"{name}: in %", "served", f"+{after['epochs']} epochs") if after else (f"{name}: in %", "served"):
+        shown = {"served": summary["served"]} | ({f"+{after['epochs']} epochs": after} if after else {})
+        unseen = summary.get("unseen", {})
+        for model in ("served", "finetuned"):
+            if model in unseen:
+                epochs = unseen[model]["epochs"]
+                shown[f"{unseen['clients']} unseen:\n{f'+{epochs} epochs' if epochs else 'served'}"] = unseen[model]
+        for heading in (f"{name}: in %", *shown):
             table.add_column(heading, justify="left" if heading.endswith("in %") else "right")
         for figure, words in FIGURES.items():
-            table.add_row(words, *(percent(_number(s.get(figure))) for s in (summary["served"], after) if s))
+            table.add_row(words, *(percent(_number(s.get(figure))) for s in shown.values()))
         return table
     for heading in ("run", "method", "served:\nall samples", "served:\nclient mean", "tuned:\nall samples", "tuned:\nclient mean"):
         table.add_column(heading, justify="left" if heading in ("run", "method") else "right")

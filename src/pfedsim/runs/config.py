@@ -52,20 +52,28 @@ class Digests(BaseModel):
     partition: str | None = None
     method: str | None = None
     model: str | None = None
+    pretrained: str | None = None
 
 
 class Config(Training):
     """All of a run. None: what suits the data set."""
 
     method: str = Field("pfedsim", description="name, name:preset, file.py:Class, each perhaps with (option=value)")
-    data: str = Field("digits", description="digits, cifar10, or a .npz file with x, y and perhaps client")
+    data: str = Field("digits", description="a set's name (pfedsim data list), or a .npz, .csv or .parquet file")
     data_dir: str | None = Field(None, description="folder of the data sets (default: $PFEDSIM_DATA, else ./data)", exclude=True)
-    model: str | None = Field(None, description="lenet5, or your own file.py:Class or module:Class")
+    size: int | None = Field(None, ge=1, description="pictures are rescaled to so many pixels a side")
+    model: str | None = Field(None, description="lenet5, mobilenetv2, mlp, cnn1d, or your own file.py:Class or module:Class")
+    pretrained: str | None = Field(None, description="weights to start from: mobilenet-v2, or a .safetensors or .npz file of named tensors")
     head: str = Field("classifier", min_length=1, description="the network's attribute that is its classifier")
     clients: int | None = Field(None, ge=1, description="number of clients")
-    partition: str | None = Field(None, description="dirichlet, dirichlet-plain, classes, iid, given, or a partition.json")
+    partition: str | None = Field(
+        None, description="dirichlet, dirichlet-plain, classes, shards, quantity, iid, domain, given, or a partition.json"
+    )
     alpha: float | None = Field(None, gt=0, description="concentration of the Dirichlet partition: small is uneven")
     classes_each: int = Field(2, ge=1, description="classes of each client, for the partition 'classes'")
+    shards_each: int | None = Field(None, ge=1, description="shards of each client, for the partition 'shards' (default: 2)")
+    clients_each: int | None = Field(None, ge=1, description="clients of each domain, for the partition 'domain'")
+    unseen: float | None = Field(None, gt=0, lt=1, description="share of the clients that never trains: scored apart at the end")
     minimum: int | None = Field(None, ge=2, description="fewest samples of a client")
     test: float = Field(0.5, gt=0, lt=1, description="share of each client's samples that is for testing")
     partition_seed: int = Field(42, ge=0, lt=2**32, description="seed of partition and split, apart from the run's seed")
@@ -120,6 +128,8 @@ class Config(Training):
     def digest(self) -> str:
         """sha256 over all that decides the result; where files lie does not."""
         content = {**self.plain(), "data": Path(self.data).name, "partition": Path(self.partition or "").name}
+        if self.pretrained is not None:
+            content["pretrained"] = Path(self.pretrained).name
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -147,7 +157,7 @@ def check(values: Mapping[str, Any]) -> Config:
         config = Config(**content)
     except ValidationError as error:
         raise Error(_sentence(error)) from None
-    data.check_name(config.data)
+    data.check_name(config.data, config.data_dir)
     if config.partition is not None and config.partition not in partitions.KINDS and not config.partition.endswith(".json"):
         raise Error(f"there is no partition {config.partition!r}; {nearest(config.partition, partitions.KINDS)} (or name a .json file)")
     if config.backend not in backends.NAMES:

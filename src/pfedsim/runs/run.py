@@ -234,6 +234,7 @@ class _Execution:
         models = writer.models(self._base(state), session.fed.layout, session.federation.data, config, session.fed.clients)
         served = self._score(state, take=models.add)
         after = self._score(state, finetune=config.score.finetune) if config.score.finetune else None
+        strangers = self._unseen(state)
         writer.predictions({"served": served} | ({"finetuned": after} if after else {}))
         summary: dict[str, Any] = {
             "method": label(session.method),
@@ -243,6 +244,7 @@ class _Execution:
             "seed": session.fed.settings.seed,
             "served": served.summary(),
             "finetuned": {"epochs": after.epochs, **after.summary()} if after else None,
+            **({"unseen": strangers} if strangers else {}),
             "bytes_down_per_client_round": counts["down"] / counts["times"],
             "bytes_up_per_client_round": counts["up"] / counts["times"],
             "config_digest": config.digest(),
@@ -261,6 +263,19 @@ class _Execution:
             if theta is not None:
                 return i, theta
         raise Error("no client's model can be had (events.jsonl says why)")
+
+    def _unseen(self, state: State) -> dict[str, Any]:
+        """The figures of the clients that never train: with what they are handed, and after local epochs of their own."""
+        session = self._session
+        found: dict[str, Any] = {}
+        for epochs in (0, session.config.score.finetune or 0) if session.federation.unseen else ():
+            if epochs or not found:
+                scores = score(
+                    session.method, session.fed, session.kept, session.engine, state, finetune=epochs, unseen=session.federation.unseen
+                )
+                self._writer.scores(state.server.round, scores)
+                found |= {"clients": session.federation.unseen, scores.model: {"epochs": epochs, **scores.summary()}}
+        return found
 
     def _tell(self, number: int, loss: float, note: str = "") -> None:
         micro, mean = (self._last.micro, self._last.mean()) if self._last else (None, None)

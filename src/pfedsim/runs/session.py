@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from pfedsim import backends, models, seeds, server
 from pfedsim import data as datasets
 from pfedsim.client import hook
 from pfedsim.data import partition as partitions
+from pfedsim.data.cache import Tell, quiet
+from pfedsim.data.dataset import DataSet
 from pfedsim.engines.dropouts import Dropping
 from pfedsim.engines.pool import Pool
 from pfedsim.engines.serial import Serial
@@ -23,6 +26,7 @@ from pfedsim.federation import Federation, Samples
 from pfedsim.job import Site
 from pfedsim.layout import Layout, layout_of
 from pfedsim.method import Fed, Method
+from pfedsim.models import pretrained
 from pfedsim.plugin import source_digest
 from pfedsim.runs.config import Config, Digests
 from pfedsim.server import Engine
@@ -49,9 +53,10 @@ class Session:
         return server.begin(self.method, self.fed, self.kept)
 
 
-def federate(config: Config, dealt: Path | None = None) -> Federation:
-    """The data read and dealt; `dealt`: a partition's file to take in place of dealing."""
-    data = datasets.read(config.data, config.data_dir)
+def federate(config: Config, dealt: Path | None = None, data: DataSet | None = None, tell: Tell = quiet) -> Federation:
+    """The data read (or given) and dealt; `dealt`: a partition's file to take in place of dealing; `tell` hears how far a long
+    reading is."""
+    data = data or datasets.read(config.data, config.data_dir, config.size, tell)
     _as_stated("data", config.digests.data, data.digest)
     defaults = data.defaults
     kind = str(dealt) if dealt else config.partition or defaults.partition
@@ -64,16 +69,24 @@ def federate(config: Config, dealt: Path | None = None) -> Federation:
             kind,
             data.y,
             data.digest,
-            clients=config.clients or (None if kind == "given" else defaults.clients),
+            clients=config.clients or (None if kind == "given" or config.clients_each else defaults.clients),
             alpha=config.alpha or defaults.alpha,
             classes_each=config.classes_each,
+            shards_each=config.shards_each or 2,
+            clients_each=config.clients_each,
             minimum=config.minimum or defaults.minimum,
             test=config.test,
             seed=config.partition_seed,
             owner=data.client,
+            domain=data.domain,
         )
+    if config.unseen is not None:
+        partition = partitions.hold_out(partition, config.unseen, config.partition_seed)
     _as_stated("partition", config.digests.partition, partition.digest)
-    words = ("data", "data_dir", "clients", "partition", "alpha", "classes_each", "minimum", "test", "partition_seed")
+    words = (
+        *("data", "data_dir", "size", "clients", "partition", "alpha", "classes_each", "shards_each", "clients_each", "unseen"),
+        *("minimum", "test", "partition_seed"),
+    )
     return Federation(data, partition, {word: getattr(config, word) for word in words})
 
 
@@ -92,22 +105,29 @@ def prepare(config: Config, federation: Federation | None = None, method: Method
     data, settings = federation.data, config.settings()
     assert config.model is not None
     module, layout, initial = initial_model(config.model, config.head, data.shape, len(data.classes), settings.seed)
+    weights = None
+    if config.pretrained is not None:
+        file = pretrained.find(config.pretrained, Path(config.data_dir) if config.data_dir else datasets.data_dir())
+        initial = pretrained.into(layout, initial, pretrained.load(file), file)
+        weights = hashlib.sha256(initial[~layout.head].numpy().tobytes()).hexdigest()
     digests = Digests(
         data=federation.data.digest,
         partition=federation.partition.digest,
         method=source_digest(type(method)),
         model=source_digest(type(module)),
+        pretrained=weights,
     )
-    for name in ("method", "model"):
+    for name in ("method", "model", "pretrained"):
         if getattr(stated, name) not in (None, getattr(digests, name)):
-            raise Error(f"digests.{name}: the source of this {name} has changed, so the run would not be the same one")
+            what = "these weights are others" if name == "pretrained" else f"the source of this {name} has changed"
+            raise Error(f"digests.{name}: {what}, so the run would not be the same one")
     config = config.model_copy(update={"digests": digests})
     over = (-1, *[1] * (len(data.shape) - 1))
     mean, std = torch.tensor(data.mean).reshape(over), torch.tensor(data.std).reshape(over)
     backend, notice = backends.choose(config.backend, module, data.shape, config.head, device)
     config = config.model_copy(update={"backend": backend})
     net = backends.make(backend, module, layout, config.head, mean, std, data.shape, device)
-    fed = Fed(federation.clients, len(data.classes), layout, net, initial, settings)
+    fed = Fed(federation.clients - federation.unseen, len(data.classes), layout, net, initial, settings)
     with hook(method, "keeps"):
         kept = method.keeps(layout)
         if getattr(kept, "shape", None) != layout.head.shape:

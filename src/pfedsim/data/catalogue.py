@@ -1,0 +1,133 @@
+"""The sets that pfedsim knows by name: what each is, where it may lie, and how its publisher's layout is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pfedsim.data.cache import Tell
+from pfedsim.data.dataset import DataSet, Defaults
+from pfedsim.errors import Error
+
+Reader = Callable[[Path, int | None, Tell], DataSet]
+TINY_FOLDERS = ("tiny-imagenet-200",)
+EXERCISES = ("PEN", "ABD", "FEL", "IR", "ER", "TRAP", "ROW")
+
+
+@dataclass(frozen=True)
+class Known:
+    """A set that has a name. `marker`: the file or folder by which it is recognised; `folders`: where it may lie in the data folder,
+    beside a folder of its own name."""
+
+    name: str
+    about: str
+    marker: str
+    read: Reader
+    folders: tuple[str, ...] = ()
+    rescaled: bool = False
+    """whether --size applies"""
+
+    def place(self, data_dir: Path) -> Path | None:
+        """The folder that holds it, where it is here; what is inside a library has no marker and is everywhere."""
+        if not self.marker:
+            return data_dir
+        for folder in (self.name, *(f"{self.name}/{f}" for f in self.folders), *self.folders, "."):
+            if any((data_dir / folder).glob(self.marker)):
+                return data_dir / folder
+        return None
+
+
+def data_dir() -> Path:
+    """Where data sets lie: $PFEDSIM_DATA, else ./data."""
+    return Path(os.environ.get("PFEDSIM_DATA", "data"))
+
+
+def _digits(folder: Path, size: int | None, tell: Tell) -> DataSet:
+    from pfedsim.data import digits
+
+    return digits.read()
+
+
+def _cifar10(folder: Path, size: int | None, tell: Tell) -> DataSet:
+    from pfedsim.data import cifar10
+
+    return cifar10.read(folder)
+
+
+def _idx(name: str) -> Reader:
+    def read(folder: Path, size: int | None, tell: Tell) -> DataSet:
+        from pfedsim.data import idx
+
+        return idx.read(name, folder, tell)
+
+    return read
+
+
+def _pictures(name: str) -> Reader:
+    def read(folder: Path, size: int | None, tell: Tell) -> DataSet:
+        from pfedsim.data import publishers
+
+        made: DataSet = getattr(publishers, name)(folder, size, tell)
+        return made
+
+    return read
+
+
+def _heart(folder: Path, size: int | None, tell: Tell) -> DataSet:
+    from pfedsim.data import tables
+
+    return tables.heart(folder)
+
+
+def _watch(folder: Path, size: int | None, tell: Tell) -> DataSet:
+    from pfedsim.data import npz
+
+    data = npz.read(folder / "watch.npz")
+    if data.client is None or len(data.classes) != len(EXERCISES):
+        raise Error(f"{folder / 'watch.npz'} is not the smartwatch set: it needs seven exercises in y, and client")
+    return replace(data, classes=EXERCISES, defaults=replace(data.defaults, rounds=50))
+
+
+def _emnist(split: str, about: str) -> Known:
+    name = "emnist" if split == "byclass" else f"emnist-{split}"
+    return Known(name, about, f"emnist-{split}-train-images-idx3-ubyte*", _idx(name), ("gzip", "emnist", "emnist/gzip", "EMNIST"))
+
+
+KNOWN = {
+    known.name: known
+    for known in (
+        Known("digits", "1,797 digits of scikit-learn, 1 x 32 x 32", "", _digits),
+        Known("cifar10", "60,000 pictures, 10 classes, 3 x 32 x 32", "data_batch_1.bin", _cifar10, ("cifar-10-batches-bin",)),
+        Known("cinic10", "270,000 pictures, 10 classes, 3 x 32 x 32", "valid/airplane", _pictures("cinic10"), ("CINIC-10",), True),
+        _emnist("byclass", "814,255 characters, 62 classes, 1 x 28 x 28"),
+        _emnist("bymerge", "814,255 characters, 47 classes, 1 x 28 x 28"),
+        _emnist("balanced", "131,600 characters, 47 classes, 1 x 28 x 28"),
+        _emnist("letters", "145,600 letters, 26 classes, 1 x 28 x 28"),
+        _emnist("digits", "280,000 digits, 1 x 28 x 28"),
+        _emnist("mnist", "70,000 digits, 1 x 28 x 28"),
+        Known("mnist", "70,000 digits, 1 x 28 x 28", "train-images-idx3-ubyte*", _idx("mnist"), ("MNIST",)),
+        Known("fashion-mnist", "70,000 clothes, 1 x 28 x 28", "train-images-idx3-ubyte*", _idx("fashion-mnist"), ("FashionMNIST",)),
+        Known("tiny-imagenet", "110,000 pictures, 200 classes, 3 x 64 x 64", "wnids.txt", _pictures("tiny_imagenet"), TINY_FOLDERS, True),
+        Known("domainnet", "six domains, 20 of 345 classes, 30%, 3 x 64 x 64", "clipart", _pictures("domainnet"), ("DomainNet",), True),
+        Known("pacs", "9,991 pictures, four domains, 7 classes", "art_painting", _pictures("pacs"), ("PACS", "kfold"), True),
+        Known("digit-domains", "digits of several domains (a .npz each), 3 x 32 x 32", "usps.npz", _pictures("digit_domains"), (), True),
+        Known("heart", "920 patients, 13 columns, four hospitals are the clients", "processed.cleveland.data", _heart),
+        Known("watch", "4,677 signals 6 x 100, 7 exercises, ten people are the clients", "watch.npz", _watch),
+    )
+}  # fmt: skip
+
+
+def read(name: str, folder: Path | None, size: int | None, tell: Tell) -> DataSet:
+    """A known set, from `folder` (default: the data folder)."""
+    known, where = KNOWN[name], folder or data_dir()
+    if size is not None and not known.rescaled:
+        raise Error(f"size = {size}: {name} is read as it is; only sets of picture files are rescaled")
+    place = known.place(where) or (where if name == "cifar10" else None)  # its reader says itself what is amiss
+    if place is None:
+        raise Error(f"no {name} in {where}: get it with `pfedsim data get {name}`, or name its folder with --data-dir")
+    return known.read(place, size, tell)
+
+
+__all__ = ["KNOWN", "Defaults", "Known", "data_dir", "read"]

@@ -1,0 +1,91 @@
+"""People's own folders, tables and signals under a name: a small TOML file in the data folder says what lies where and how to read it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from pfedsim.data import folders
+from pfedsim.data.cache import Tell
+from pfedsim.data.dataset import DataSet
+from pfedsim.errors import Error, nearest
+
+TABLES = (".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class Own:
+    """What `pfedsim data add` keeps of a set."""
+
+    path: str
+    layout: str = "class"
+    size: int | None = None
+    grey: bool = False
+    skip_broken: bool = False
+    label: str = "label"
+    client: str | None = None
+    drop: tuple[str, ...] = ()
+    missing: str = "refuse"
+
+    def __post_init__(self) -> None:
+        if self.layout not in folders.LAYOUTS:
+            raise Error(f"layout = {self.layout!r}; {nearest(self.layout, folders.LAYOUTS)}")
+        if self.missing not in ("refuse", "mean"):
+            raise Error(f"missing = {self.missing!r}; {nearest(self.missing, ('refuse', 'mean'))}")
+        if self.size is not None and self.size < 1:
+            raise Error(f"size = {self.size}: it should be at least 1")
+
+    def read(self, name: str, size: int | None, tell: Tell) -> DataSet:
+        """The set, read as it was added; `size` over its own."""
+        path = Path(self.path)
+        if path.is_dir():
+            return folders.read(
+                name, path, self.layout, size=size or self.size, grey=self.grey, skip_broken=self.skip_broken, tell=tell
+            )  # fmt: skip
+        if size is not None:
+            raise Error(f"size = {size}: {name} holds no picture files to rescale")
+        if path.suffix.lower() in TABLES:
+            from pfedsim.data import tables
+
+            return tables.read(path, self.label, self.client, self.drop, self.missing, name)
+        if path.suffix.lower() == ".npz":
+            from pfedsim.data import npz
+
+            return npz.read(path, self.missing, name)
+        if not path.exists():
+            raise Error(f"{name} was added from {path}, which is not there")
+        raise Error(f"{path} is neither a folder of pictures nor a .csv, .parquet or .npz file")
+
+
+def added(data_dir: Path) -> dict[str, Path]:
+    """The names that were added here, and their files."""
+    return {path.stem: path for path in sorted(data_dir.glob("*.toml"))} if data_dir.is_dir() else {}
+
+
+def add(name: str, own: Own, data_dir: Path, taken: tuple[str, ...]) -> Path:
+    """Writes the name down; the set itself stays where it is."""
+    import tomli_w
+
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name) or name.endswith((".npz", *TABLES)):
+        raise Error(f"{name!r} is no name for a data set: write small letters, digits, - and _")
+    if name in taken:
+        raise Error(f"{name} is a set that pfedsim knows already; choose another name")
+    file = data_dir / f"{name}.toml"
+    data_dir.mkdir(parents=True, exist_ok=True)
+    content = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(own).items() if v is not None}
+    file.write_text(tomli_w.dumps(content | {"path": str(Path(own.path).resolve())}))
+    return file
+
+
+def load(file: Path) -> Own:
+    """What was written down."""
+    try:
+        content = tomllib.loads(file.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise Error(f"{file} cannot be read: {error}") from error
+    strange = sorted(set(content) - {f.name for f in fields(Own)})
+    if strange or "path" not in content:
+        raise Error(f"{file} is not written by `pfedsim data add`: {f'it has {strange[0]!r}' if strange else 'it has no path'}")
+    return Own(**{**content, "drop": tuple(content.get("drop", ()))})

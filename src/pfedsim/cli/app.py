@@ -15,9 +15,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pfedsim.cli import Interrupted, Terminated
+from pfedsim.cli import Interrupted, Terminated, data
 from pfedsim.cli.options import with_settings
-from pfedsim.cli.progress import watching
+from pfedsim.cli.progress import reading, watching
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS
 from pfedsim.runs.config import Config
@@ -32,6 +32,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+app.add_typer(data.app, name="data")
 
 Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the result's place")]
 Json = Annotated[bool, typer.Option("--json", help="print the summary as JSON, and nothing else")]
@@ -88,10 +90,16 @@ def resume(
 def _carry_out(config: Config | None, place: Path, quiet: bool, as_json: bool, **how: Any) -> None:
     from pfedsim.report.tables import run_table
     from pfedsim.runs.run import execute
+    from pfedsim.runs.session import federate
 
     console = Console()
-    with _stoppable(f"; go on with: pfedsim resume {place}"), watching(console, quiet or as_json) as watch:
-        result = execute(config, place, watch=watch, **how)
+    with _stoppable(f"; go on with: pfedsim resume {place}"):
+        federation = None
+        if config is not None and not how.get("resume"):  # a run that goes on has its own partition
+            with reading(console, quiet or as_json) as tell:
+                federation = federate(config, tell=tell)
+        with watching(console, quiet or as_json) as watch:
+            result = execute(config, place, federation, watch, **how)
     if as_json:
         print(json.dumps({**result.summary, "folder": str(place)}))
     elif quiet:
@@ -142,10 +150,14 @@ def compare(
     from pfedsim.report.formats import write_all
     from pfedsim.report.tables import caption, comparison_tables, verdict
     from pfedsim.runs.compare import compare as carry_out
+    from pfedsim.runs.session import federate
 
     console = Console()
-    with _stoppable("; the same command goes on"), watching(console, quiet or as_json) as watch:
-        result = carry_out(config, specs, numbers, place, watch)
+    with _stoppable("; the same command goes on"):
+        with reading(console, quiet or as_json) as tell:
+            federation = federate(config, tell=tell)
+        with watching(console, quiet or as_json) as watch:
+            result = carry_out(config, specs, numbers, place, watch, federation)
     files = write_all(result, place) + comparison_figures(result, place / "figures")
     if as_json:
         print(json.dumps({m: {s: r.summary for s, r in by.items()} for m, by in result.runs.items()}))
@@ -207,6 +219,31 @@ def methods(
         from pfedsim.report.methods import describe
 
         console.print(Markdown(describe(kind)))
+
+
+@app.command()
+def model(
+    name: Annotated[str, typer.Argument(help="lenet5, mobilenetv2, mlp, cnn1d, or your own file.py:Class")],
+    shape: Annotated[str, typer.Option("--shape", metavar="C,H,W", help="of one sample (default: of a set that the network suits)")] = "",
+    classes: Annotated[int | None, typer.Option("--classes", min=1, metavar="N", help="number of classes")] = None,
+    head: Annotated[str, typer.Option("--head", help="the network's attribute that is its classifier")] = "classifier",
+) -> None:
+    """A network's architecture as papers print it: layers, outputs, parameters."""
+    from pfedsim import models
+
+    models.check_name(name)
+    try:
+        sides = tuple(int(side) for side in shape.split(",")) if shape else None
+    except ValueError:
+        raise Error(f"--shape {shape!r}: write whole numbers separated by commas, as in 3,32,32") from None
+    if sides is not None and min(sides) < 1:
+        raise Error(f"--shape {shape!r}: every number should be at least 1")
+    from pfedsim.report.models import described
+
+    table, total = described(name, sides, classes, head)
+    console = Console()
+    console.print(table)
+    console.print(total, highlight=False)
 
 
 @app.command()

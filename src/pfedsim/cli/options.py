@@ -17,17 +17,18 @@ from pfedsim.runs.config import Config
 NOT_OPTIONS = {"score", "dropouts", "options", "digests"}
 
 
-def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command CONFIG.toml, an option for every setting and --set; it receives them checked, as `config`."""
+def with_settings(*leave_out: str, file: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command CONFIG.toml, an option for every setting and --set; it receives them checked, as `config`. Without `file`, the
+    options alone."""
     names = [name for name in Config.model_fields if name not in NOT_OPTIONS and name not in leave_out]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(command, eval_str=True).parameters.values())
 
         def wrapped(**given: Any) -> None:
-            file, assignments = given.pop("config_file"), given.pop("assignments")
+            config_file, assignments = given.pop("config_file", None), given.pop("assignments", None)
             settings = {name: given.pop(name) for name in names}
-            command(config=_gathered(file, settings, assignments or []), **given)
+            command(config=_gathered(config_file, settings, assignments or []), **given)
 
         first = inspect.Parameter(
             "config_file",
@@ -44,7 +45,9 @@ def with_settings(*leave_out: str) -> Callable[[Callable[..., None]], Callable[.
                 typer.Option("--set", metavar="KEY=VALUE", help="any setting: score.finetune=0, dropouts.never=0.1, pfedsim.rho=0.3, ..."),
             ],
         )
-        parameters = [first, *(p for p in own if p.name != "config"), *map(_parameter, names), assignments]
+        parameters = [*(p for p in own if p.name != "config"), *map(_parameter, names)]
+        if file:
+            parameters = [first, *parameters, assignments]
         ordered = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
         wrapped.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
         wrapped.__annotations__ = {p.name: p.annotation for p in ordered}

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
+    from pfedsim.data.cache import Tell
     from pfedsim.runs.run import Progress as Done
     from pfedsim.runs.run import Watch
 
@@ -25,6 +26,30 @@ def watching(console: Console, quiet: bool) -> Iterator[Watch]:
             yield watch
     else:
         yield _lines(console)
+
+
+@contextmanager
+def reading(console: Console, quiet: bool = False) -> Iterator[Tell]:
+    """Shows how far a long reading or fetching is: a bar on a terminal, a line at its beginning elsewhere."""
+    if quiet or not console.is_terminal:
+        told: set[str] = set()
+
+        def line(what: str, done: int, total: int) -> None:
+            if what not in told and not quiet:
+                told.add(what)
+                console.print(f"{what} ({total:,})", highlight=False, soft_wrap=True)
+
+        yield line
+        return
+    with Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(compact=True), console=console, transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def advance(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield advance
 
 
 @contextmanager

@@ -34,9 +34,9 @@ def read(name: str, folder: str | Path | None = None, size: int | None = None, t
     if name in NAMES:
         return catalogue.read(name, where, size, tell)
     if name.startswith("hf:"):
-        from pfedsim.data import hf
+        from pfedsim.data.hf import load
 
-        return hf.load(name.removeprefix("hf:"))
+        return load(name.removeprefix("hf:"))
     if name.lower().endswith(FILES):
         return own.Own(name).read(Path(name).stem, size, tell)
     return own.load(own.added(where)[name]).read(name, size, tell)

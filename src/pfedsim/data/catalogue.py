@@ -98,23 +98,23 @@ def _emnist(split: str, about: str) -> Known:
 KNOWN = {
     known.name: known
     for known in (
-        Known("digits", "1,797 digits of scikit-learn, 1 x 32 x 32", "", _digits),
-        Known("cifar10", "60,000 pictures, 10 classes, 3 x 32 x 32", "data_batch_1.bin", _cifar10, ("cifar-10-batches-bin",)),
-        Known("cinic10", "270,000 pictures, 10 classes, 3 x 32 x 32", "valid/airplane", _pictures("cinic10"), ("CINIC-10",), True),
-        _emnist("byclass", "814,255 characters, 62 classes, 1 x 28 x 28"),
-        _emnist("bymerge", "814,255 characters, 47 classes, 1 x 28 x 28"),
-        _emnist("balanced", "131,600 characters, 47 classes, 1 x 28 x 28"),
-        _emnist("letters", "145,600 letters, 26 classes, 1 x 28 x 28"),
+        Known("digits", "1,797 digits, 1 x 32 x 32", "", _digits),
+        Known("cifar10", "60,000 pictures, 10 classes", "data_batch_1.bin", _cifar10, ("cifar-10-batches-bin",)),
+        Known("cinic10", "270,000 pictures, 10 classes", "valid/airplane", _pictures("cinic10"), ("CINIC-10",), True),
+        _emnist("byclass", "814,255 characters, 62 classes"),
+        _emnist("bymerge", "814,255 characters, 47 classes"),
+        _emnist("balanced", "131,600 characters, 47 classes"),
+        _emnist("letters", "145,600 letters, 26 classes"),
         _emnist("digits", "280,000 digits, 1 x 28 x 28"),
         _emnist("mnist", "70,000 digits, 1 x 28 x 28"),
         Known("mnist", "70,000 digits, 1 x 28 x 28", "train-images-idx3-ubyte*", _idx("mnist"), ("MNIST",)),
         Known("fashion-mnist", "70,000 clothes, 1 x 28 x 28", "train-images-idx3-ubyte*", _idx("fashion-mnist"), ("FashionMNIST",)),
-        Known("tiny-imagenet", "110,000 pictures, 200 classes, 3 x 64 x 64", "wnids.txt", _pictures("tiny_imagenet"), TINY_FOLDERS, True),
-        Known("domainnet", "six domains, 20 of 345 classes, 30%, 3 x 64 x 64", "clipart", _pictures("domainnet"), ("DomainNet",), True),
-        Known("pacs", "9,991 pictures, four domains, 7 classes", "art_painting", _pictures("pacs"), ("PACS", "kfold"), True),
-        Known("digit-domains", "digits of several domains (a .npz each), 3 x 32 x 32", "usps.npz", _pictures("digit_domains"), (), True),
-        Known("heart", "920 patients, 13 columns, four hospitals are the clients", "processed.cleveland.data", _heart),
-        Known("watch", "4,677 signals 6 x 100, 7 exercises, ten people are the clients", "watch.npz", _watch),
+        Known("tiny-imagenet", "110,000 pictures, 200 classes", "wnids.txt", _pictures("tiny_imagenet"), TINY_FOLDERS, True),
+        Known("domainnet", "6 domains, 20 of 345 classes", "clipart", _pictures("domainnet"), ("DomainNet",), True),
+        Known("pacs", "9,991 pictures, 4 domains", "art_painting", _pictures("pacs"), ("PACS", "kfold"), True),
+        Known("digit-domains", "ten digits, several domains", "usps.npz", _pictures("digit_domains"), (), True),
+        Known("heart", "920 patients, 4 hospitals", "processed.cleveland.data", _heart),
+        Known("watch", "4,677 signals, 10 people", "watch.npz", _watch),
     )
 }  # fmt: skip
 

@@ -64,18 +64,23 @@ def added(data_dir: Path) -> dict[str, Path]:
     return {path.stem: path for path in sorted(data_dir.glob("*.toml"))} if data_dir.is_dir() else {}
 
 
-def add(name: str, own: Own, data_dir: Path, taken: tuple[str, ...]) -> Path:
-    """Writes the name down; the set itself stays where it is."""
-    import tomli_w
-
+def check_new(name: str, data_dir: Path, taken: tuple[str, ...]) -> None:
+    """Refuses what cannot be a new set's name."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name) or name.endswith((".npz", *TABLES)):
         raise Error(f"{name!r} is no name for a data set: write small letters, digits, - and _")
     if name in taken:
         raise Error(f"{name} is a set that pfedsim knows already; choose another name")
+    if name in added(data_dir):
+        raise Error(f"{name} was added already, in {added(data_dir)[name]}; delete that file first, or choose another name")
+
+
+def add(name: str, own: Own, data_dir: Path) -> Path:
+    """Writes the name down; the set itself stays where it is."""
+    import tomli_w
+
     file = data_dir / f"{name}.toml"
     data_dir.mkdir(parents=True, exist_ok=True)
-    content = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(own).items() if v is not None}
-    file.write_text(tomli_w.dumps(content | {"path": str(Path(own.path).resolve())}))
+    file.write_text(tomli_w.dumps({k: list(v) if isinstance(v, tuple) else v for k, v in asdict(own).items() if v is not None}))
     return file
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pfedsim.errors import Error
+from pfedsim.federation import Federation
 from pfedsim.methods import label, parse
 from pfedsim.runs.config import Config
 from pfedsim.runs.folder import Run, is_run_folder, slug
@@ -47,8 +48,16 @@ class Comparison:
         return np.array([np.subtract(a.client_values(), b.client_values()) for a, b in pairs])
 
 
-def compare(config: Config, methods: Sequence[str], seeds: Sequence[int], out: Path, watch: Watch | None = None) -> Comparison:
-    """Runs every method with every seed into `out`; Local-Only is always among them."""
+def compare(
+    config: Config,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    out: Path,
+    watch: Watch | None = None,
+    federation: Federation | None = None,
+) -> Comparison:
+    """Runs every method with every seed into `out`, on `federation` or the one that the configuration asks for; Local-Only is always
+    among them."""
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise Error(f"seeds {', '.join(map(str, seeds)) or 'missing'}: give different whole numbers from 0 on")
     specs = list(methods)
@@ -59,7 +68,7 @@ def compare(config: Config, methods: Sequence[str], seeds: Sequence[int], out: P
     twice = [spec for spec in specs if named.count(labels[spec]) > 1]
     if twice:
         raise Error(f"{' and '.join(twice)} have the same name in the table, {labels[twice[0]]}; give each once")
-    federation = federate(config)
+    federation = federation or federate(config)
     for spec in specs:  # what is refused is refused before anything runs
         prepare(config.model_copy(update={"method": spec}), federation).begin()
     runs: dict[str, dict[int, Run]] = {}

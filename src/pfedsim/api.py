@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pfedsim.data.dataset import DataSet
 from pfedsim.errors import Error
 from pfedsim.federation import Federation
 from pfedsim.method import Method
@@ -15,8 +16,11 @@ from pfedsim.runs.run import Watch, execute
 from pfedsim.runs.session import federate as deal
 
 
-def federate(data: str = "digits", **settings: Any) -> Federation:
-    """The clients of a data set; `settings` as on the command line: clients, alpha, partition, minimum, test, partition_seed, ..."""
+def federate(data: str | DataSet = "digits", **settings: Any) -> Federation:
+    """The clients of a data set, by its name or file, or itself; `settings` as on the command line: clients, alpha, partition, minimum,
+    test, partition_seed, ..."""
+    if isinstance(data, DataSet):
+        return deal(configs.check({"data": data.name, **settings}), data)
     return deal(configs.check({"data": data, **settings}))
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfedsim.data import cifar10
-from pfedsim.data.partition import Partition, Split, load, make
+from pfedsim.data.partition import Partition, Split, hold_out, load, make
 from pfedsim.errors import Error
 
 EMNIST = [
@@ -242,3 +242,100 @@ def test_positions_that_make_no_sense_are_refused(tmp_path: Path, clients: list[
     Partition(tuple(clients), {}, "d").save(tmp_path / "p.json")
     with pytest.raises(Error, match=says):
         load(tmp_path / "p.json", "d", 120)
+
+
+# shards, quantities, domains, unseen clients
+
+
+def made(kind: str, y: np.ndarray, **options: Any) -> Partition:
+    return make(kind, y, "d", **{"clients": 10, "alpha": 0.5, "minimum": 2, "test": 0.5, "seed": 42, **options})
+
+
+def shares(partition: Partition) -> list[np.ndarray]:
+    return [np.sort(np.concatenate([s.train, s.test])) for s in partition.clients]
+
+
+def all_once(partition: Partition, count: int) -> bool:
+    return bool(np.array_equal(np.sort(np.concatenate(shares(partition))), np.arange(count)))
+
+
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 99))
+def test_shards_are_dealt_whole_and_hold_few_classes(clients: int, each: int, seed: int) -> None:
+    y = np.random.RandomState(seed).randint(0, 5, 240)
+    partition = made("shards", y, clients=clients, shards_each=each, seed=seed)
+    assert all_once(partition, 240)
+    sizes = [len(share) for share in shares(partition)]
+    assert max(sizes) - min(sizes) <= each
+    # a shard of sorted labels crosses at most as many classes as it is long
+    assert all(len(np.unique(y[share])) <= each * 5 for share in shares(partition))
+
+
+def test_two_shards_of_equal_classes_are_at_most_two_classes() -> None:
+    y = np.repeat(np.arange(10), 40)
+    partition = made("shards", y, clients=10, shards_each=2)  # 20 shards of 20: none crosses a class
+    assert [len(share) for share in shares(partition)] == [40] * 10
+    assert {len(np.unique(y[share])) for share in shares(partition)} <= {1, 2}
+    with pytest.raises(Error, match="10 clients of 3 shards have 39 samples or more, the minimum is 40"):
+        made("shards", y, shards_each=3, minimum=40)
+
+
+@given(st.integers(2, 12), st.integers(0, 99))
+def test_quantities_differ_and_labels_do_not(clients: int, seed: int) -> None:
+    partition = made("quantity", np.arange(600) % 3, clients=clients, seed=seed)
+    assert all_once(partition, 600)
+    assert min(len(share) for share in shares(partition)) >= 2
+
+
+def test_quantity_follows_alpha() -> None:
+    y = np.arange(20_000) % 10
+    even, uneven = ([len(s) for s in shares(made("quantity", y, alpha=a, clients=50))] for a in (100.0, 0.5))
+    assert np.std(even) < 60 < 200 < np.std(uneven)
+    share = max(shares(made("quantity", y, alpha=0.5, clients=50)), key=len)
+    assert np.abs(np.bincount(y[share]) / len(share) - 0.1).max() < 0.03
+    with pytest.raises(Error, match="raise --alpha"):
+        made("quantity", np.arange(100) % 2, alpha=0.01, clients=10, minimum=8)
+
+
+def test_every_client_is_of_one_domain_and_the_last_takes_the_rest() -> None:
+    domain = np.array(["b"] * 23 + ["a"] * 11)
+    partition = made("domain", np.zeros(34, int), clients=None, clients_each=3, domain=domain)
+    assert all_once(partition, 34)
+    assert [len(share) for share in shares(partition)] == [3, 3, 5, 7, 7, 9]
+    assert [set(domain[share]) for share in shares(partition)] == [{"a"}] * 3 + [{"b"}] * 3
+    assert partition.recipe["names"] == ["a 0", "a 1", "a 2", "b 0", "b 1", "b 2"]
+    assert made("domain", np.zeros(34, int), clients=6, domain=domain).digest == partition.digest
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"domain": None}, "needs data that says which domain"),
+        ({"clients": 5}, "5 clients cannot be dealt evenly to 2 domains; give --clients-each N"),
+        ({"clients": 5, "clients_each": 2}, "5 clients are not 2 for each of 2 domains"),
+        ({"clients_each": 9, "clients": None}, "domain a has 11 samples, too few for 9 clients of at least 2"),
+    ],
+)
+def test_domains_that_cannot_be_dealt(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(Error) as caught:
+        made("domain", np.zeros(34, int), **{"domain": np.array(["b"] * 23 + ["a"] * 11), **options})
+    assert says in str(caught.value)
+
+
+def test_unseen_clients_are_put_last_and_nothing_else_changes(tmp_path: Path) -> None:
+    owner = np.repeat(["a", "b", "c", "d", "e"], 8)
+    whole = made("given", np.zeros(40, int), clients=None, owner=owner)
+    held = hold_out(whole, 0.4, 42)
+    assert held.recipe["unseen"] == 2
+    names = held.recipe["names"]
+    assert sorted(names) == list("abcde")
+    assert names[:3] == sorted(names[:3])
+    by_name = dict(zip(whole.recipe["names"], whole.clients, strict=True))
+    assert [by_name[name] for name in names] == list(held.clients)
+    assert hold_out(whole, 0.4, 42).digest == held.digest
+    held.save(tmp_path / "p.json")
+    again = load(tmp_path / "p.json", "d", 40)
+    assert hold_out(again, 0.4, 7).digest == held.digest  # they are last already
+    with pytest.raises(Error, match="already holds back 2 of 5"):
+        hold_out(again, 0.2, 42)
+    with pytest.raises(Error, match="leaves none of the 5 clients"):
+        hold_out(whole, 0.95, 42)

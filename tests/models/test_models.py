@@ -150,3 +150,148 @@ def test_names_files_and_modules_that_do_not_exist(tmp_path: Path) -> None:
     (tmp_path / "raises.py").write_text("1 / 0\n")
     with pytest.raises(Error, match=r"raises\.py cannot be imported: ZeroDivisionError"):
         models.build(f"{tmp_path}/raises.py:Net", (1, 28, 28), 10)
+
+
+# MobileNetV2, and weights that others have trained
+
+
+def torchvisions_names() -> list[str]:
+    """torchvision's tensor names, written out from its structure: ConvBNReLU is (0) convolution, (1) norm."""
+
+    def norm(path: str) -> list[str]:
+        return [f"{path}.{t}" for t in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")]
+
+    names = ["features.0.0.weight", *norm("features.0.1")]
+    names += ["features.1.conv.0.0.weight", *norm("features.1.conv.0.1"), "features.1.conv.1.weight", *norm("features.1.conv.2")]
+    for k in range(2, 18):
+        path = f"features.{k}.conv"
+        for place in ("0", "1"):
+            names += [f"{path}.{place}.0.weight", *norm(f"{path}.{place}.1")]
+        names += [f"{path}.2.weight", *norm(f"{path}.3")]
+    return [*names, "features.18.0.weight", *norm("features.18.1"), "classifier.1.weight", "classifier.1.bias"]
+
+
+def test_mobilenetv2_has_torchvisions_names_and_parameters() -> None:
+    module = models.build("mobilenetv2", (3, 224, 224), 1000)
+    assert list(module.state_dict()) == torchvisions_names()
+    assert len(module.state_dict()) == 314
+    assert sum(p.numel() for p in module.parameters()) == 3_504_872  # as torchvision prints
+    assert tuple(module.state_dict()["features.14.conv.1.0.weight"].shape) == (576, 1, 3, 3)
+
+
+@pytest.mark.parametrize(("classes", "parameters"), [(200, 2_480_072), (20, 2_249_492)])
+def test_mobilenetv2_of_the_paper(classes: int, parameters: int) -> None:
+    module = models.build("mobilenetv2", (3, 64, 64), classes)
+    layout = layout_of(module)
+    assert (int(layout.trainable.sum()), int(layout.body.sum())) == (parameters, 2_223_872)
+    assert len(layout.norms) == 52
+    assert int((layout.norm & layout.trainable).sum()) == int(layout.buffers.sum()) == 34_112
+    assert module.features(torch.zeros(1, 3, 64, 64)).shape == (1, 1280, 2, 2)  # a stem of stride 2
+
+
+def test_mobilenetv2_costs_what_the_paper_says() -> None:
+    """Multiplications at 224 x 224 and at 64 x 64, counted from the shapes of every convolution."""
+    total: list[int] = []
+    for side, classes, millions in ((224, 1000, 300.8), (64, 200, 24.7)):
+        module = models.build("mobilenetv2", (3, side, side), classes).eval()
+        total.clear()
+        for m in module.modules():
+            if isinstance(m, nn.Conv2d | nn.Linear):  # an output's cost is one of the weight's rows
+                m.register_forward_hook(lambda m, i, o: total.append(o[0].numel() * m.weight[0].numel()))
+        with torch.no_grad():
+            module(torch.zeros(1, 3, side, side))
+        assert sum(total) / 1e6 == pytest.approx(millions, abs=0.05)
+
+
+def test_mobilenetv2s_blocks_add_their_input_where_shapes_agree() -> None:
+    module = models.build("mobilenetv2", (3, 32, 32), 5)
+    added = [k for k in range(1, 18) if module.features[k].adds]
+    assert added == [3, 5, 6, 8, 9, 10, 12, 13, 15, 16]
+    block, x = module.features[3], torch.randn(2, 24, 8, 8)
+    assert torch.equal(block(x), x + block.conv(x))
+    with pytest.raises(Error, match="colour images"):
+        models.build("mobilenetv2", (1, 28, 28), 10)
+
+
+def test_fedbn_keeps_mobilenetv2s_norm_layers_at_home() -> None:
+    from pfedsim.methods import parse
+
+    layout = layout_of(models.build("mobilenetv2", (3, 32, 32), 5))
+    kept = parse("fedbn").keeps(layout)
+    assert kept.equal(layout.norm)
+    whole = [name for name in layout.names if bool(layout.view(kept, name).all())]
+    assert len(whole) == 4 * 52
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "npz"])
+def test_pretrained_weights_go_into_all_but_the_classifier(tmp_path: Path, kind: str) -> None:
+    import numpy as np
+    from safetensors.torch import save_file
+
+    from pfedsim.models import pretrained
+
+    torch.manual_seed(1)
+    trained = models.build("lenet5", (1, 28, 28), 50)  # of another number of classes
+    state = trained.state_dict()
+    if kind == "npz":
+        np.savez(tmp_path / "w.npz", **{name: t.numpy() for name, t in state.items()})
+    else:
+        save_file(state, tmp_path / "w.safetensors")
+    _, layout, initial = initial_model("lenet5", "classifier", (1, 28, 28), 10, 5)
+    path = pretrained.find(str(tmp_path / f"w.{kind}"), tmp_path)
+    theta = pretrained.into(layout, initial, pretrained.load(path), path)
+    for name in layout.names:
+        if name.startswith("classifier"):
+            assert layout.view(theta, name).equal(layout.view(initial, name)), name
+        else:
+            assert layout.view(theta, name).equal(state[name]), name
+
+
+def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    from pfedsim.models import pretrained
+
+    _, layout, initial = initial_model("lenet5", "classifier", (1, 28, 28), 10, 5)
+    good = dict(models.build("lenet5", (1, 28, 28), 10).state_dict())
+    path = tmp_path / "w.safetensors"
+    for change, says in (
+        ({"conv1.weight": None}, "it has no 'conv1.weight'"),
+        ({"extra": torch.zeros(1)}, "the network has no 'extra'"),
+        ({"conv1.weight": torch.zeros(6, 3, 5, 5)}, r"'conv1.weight' has shape \(6, 3, 5, 5\), the network's is \(6, 1, 5, 5\)"),
+        ({"fc1.bias": torch.full((120,), float("nan"))}, "'fc1.bias' holds values that are not finite"),
+    ):
+        tensors = {k: v for k, v in {**good, **change}.items() if v is not None}
+        with pytest.raises(Error, match=says):
+            pretrained.into(layout, initial, tensors, path)
+    save_file(good, path)
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(Error, match="is not a whole file of tensors"):
+        pretrained.load(path)
+    with pytest.raises(Error, match="there is no such file"):
+        pretrained.find("none.npz", tmp_path)
+    with pytest.raises(Error, match="get them with `pfedsim data get mobilenet-v2`"):
+        pretrained.find("mobilenet-v2", tmp_path)
+
+
+# tables and signals
+
+
+@pytest.mark.parametrize(("name", "shape", "norms"), [("mlp", (13,), 2), ("mlp", (3, 4), 2), ("cnn1d", (6, 100), 3), ("cnn1d", (1, 4), 3)])
+def test_small_networks_have_batch_norm_and_a_classifier(name: str, shape: tuple[int, ...], norms: int) -> None:
+    module = models.build(name, shape, 7)
+    layout = layout_of(module)
+    assert len(layout.norms) == norms
+    assert int(layout.head.sum()) == 64 * 7 + 7
+    assert module(torch.randn(5, *shape)).shape == (5, 7)
+
+
+def test_cnn1d_sees_order_in_time_and_mlp_every_cell() -> None:
+    module = models.build("cnn1d", (2, 32), 3).eval()
+    x = torch.randn(1, 2, 32)
+    assert not torch.allclose(module(x), module(x.flip(2)))
+    with pytest.raises(Error, match="cnn1d takes signals"):
+        models.build("cnn1d", (13,), 3)
+    table = models.build("mlp", (4,), 3).eval()
+    y = torch.randn(1, 4)
+    assert all(not torch.allclose(table(y), table(y + torch.eye(4)[k])) for k in range(4))

@@ -66,14 +66,14 @@ def kept(
 
 
 def fingerprint(files: Sequence[Path]) -> str:
-    """sha256 over every file's name, size and time of change."""
+    """sha256 over every file's path, size and time of change."""
     h = hashlib.sha256()
     for path in files:
         try:
             state = path.stat()
         except OSError as error:
             raise Error(f"{path} cannot be read: {error.strerror}") from error
-        h.update(f"{path.name}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
+        h.update(f"{path}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
     return h.hexdigest()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,8 @@ def as_data(
         client, domain = (None if column is None else np.array(column)[whole] for column in (pictures.client, pictures.domain))
         return DataSet(name, x, np.array(pictures.y, dtype=np.int64)[whole], pictures.classes, mean, std, client, domain)
 
-    asked = {"size": size, "grey": grey, "skip_broken": skip_broken, "constants": constants, "classes": pictures.classes}
+    said = hashlib.sha256(repr((pictures.y, pictures.classes, pictures.client, pictures.domain)).encode()).hexdigest()
+    asked = {"size": size, "grey": grey, "skip_broken": skip_broken, "constants": constants, "listing": said}
     return kept(name, pictures.files, asked, make, defaults)
 
 

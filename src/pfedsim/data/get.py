@@ -121,7 +121,7 @@ class Resuming:
                 if answer.headers.get("Content-Range", "").endswith(f"/{have}"):
                     return
                 self._part.unlink()
-                raise requests.ConnectionError("the file has changed in between")
+                raise requests.ConnectionError  # the file has changed in between: start again
             answer.raise_for_status()
             go_on = answer.status_code == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
             have = have if go_on else 0
@@ -132,7 +132,7 @@ class Resuming:
                     have += len(block)
                     self._tell(f"fetching {self._part.stem}", have, max(total, have))
         if have < total:
-            raise requests.ConnectionError(f"the transfer broke off after {have:,} of {total:,} bytes")
+            raise requests.exceptions.ChunkedEncodingError
 
 
 def _right(path: Path, checksum: str) -> bool:
@@ -192,5 +192,6 @@ def _short(error: OSError) -> str:
         return f"the server answers {error.response.status_code}"
     if isinstance(error, requests.Timeout):
         return "no answer in time"
-    text = str(error)
-    return text if text.startswith("the ") else "no connection" if isinstance(error, requests.ConnectionError) else text
+    if isinstance(error, requests.exceptions.ChunkedEncodingError):
+        return "the transfer broke off; call again to go on with it"
+    return "no connection" if isinstance(error, requests.ConnectionError) else str(error)

@@ -100,7 +100,7 @@ def digit_domains(folder: Path, size: int | None = None, tell: Tell = quiet) -> 
     def make(into: Path) -> DataSet:
         parts, total = [npz.read(path) for path in files], 0
         for path, part in zip(files, parts, strict=True):
-            if part.x.dtype != np.uint8 or len(part.shape) != 3 or len(part.classes) > 10:
+            if part.x.dtype != np.uint8 or len(part.shape) != 3 or part.classes != tuple("0123456789")[: len(part.classes)]:
                 raise Error(f"{path} holds no pictures of ten digits")
             total += len(part.y)
         x = np.lib.format.open_memmap(into / "x.npy", mode="w+", dtype=np.uint8, shape=(total, 3, side, side))

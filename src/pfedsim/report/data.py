@@ -11,6 +11,7 @@ import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
 from pfedsim.federation import Federation
@@ -111,6 +112,8 @@ def bubbles(federation: Federation, folder: Path) -> list[Path]:
     axes.scatter(who, what, s=np.maximum(area * many / counts.max(), 0.3), color="#0072B2", alpha=0.65, linewidths=0)
     if "names" in federation.partition.recipe and clients <= 30:
         axes.set_xticks(range(clients), federation.names, rotation=90, fontsize=8)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if classes <= 30:
         axes.set_yticks(range(classes), federation.data.classes, fontsize=8)
     axes.set(xlabel="client", ylabel="class", xlim=(-1, clients), ylim=(-1, classes), title=f"{federation.data.name}: who holds what")
@@ -132,7 +135,8 @@ def _pictures(data: DataSet, folder: Path) -> list[Path]:
     classes = _spread(len(data.classes), MOST_ROWS if data.domain is None else MOST_COLUMNS)
     if data.domain is None:
         rows = [(data.classes[c], [_places(data.y == c, 10)]) for c in classes]
-        title = f"{data.name}: ten samples of each class"
+        which = "each class" if len(classes) == len(data.classes) else f"{len(classes)} of the {len(data.classes)} classes"
+        title = f"{data.name}: ten samples of {which}"
     else:
         rows = [(str(d), [_places((data.y == c) & (data.domain == d), 2) for c in classes]) for d in np.unique(data.domain)]
         title = f"{data.name}: two of each class ({', '.join(data.classes[c] for c in classes)})"

@@ -121,8 +121,9 @@ class Run:
             files = [f for f in files if f.stem == f"{round:05d}"]
         return Pairs.of(tensors(files[-1], "i", "j", "value")) if files else None
 
-    def inputs(self, x: Any) -> Tensor:
-        """Samples as stored (bytes count as pixels and are brought to 0..1), normalised by the set's mean and std, for `client(i)`."""
+    def inputs(self, x: Any, client: int | None = None) -> Tensor:
+        """Samples as stored (bytes count as pixels and are brought to 0..1), normalised by the set's mean and std, for `client(i)`.
+        Missing cells (NaN) become what stands for them at `client`."""
         import torch
 
         from pfedsim.backends.torch import normalised
@@ -132,6 +133,10 @@ class Run:
         if tuple(samples.shape[1:]) != tuple(index["shape"]):
             raise Error(f"samples have shape {tuple(samples.shape[1:])}; this run's have {tuple(index['shape'])}")
         over = (-1, *[1] * (len(index["shape"]) - 1))
+        if samples.is_floating_point() and bool(samples.isnan().any()):
+            if str(client) not in index.get("fill", {}):
+                raise Error("samples have missing values: say whose model they are for, as in inputs(x, client=0), or fill them in")
+            samples = samples.where(~samples.isnan(), torch.tensor(index["fill"][str(client)]).reshape(over))
         return normalised(samples, *(torch.tensor(index[name]).reshape(over) for name in ("mean", "std")))
 
     @cached_property
@@ -289,10 +294,14 @@ class Writer:
         }
         self._put(PREDICTIONS, _packed({n: torch.from_numpy(np.concatenate(p).astype(np.int32)) for n, p in columns.items()}))
 
-    def models(self, base: tuple[int, Tensor], layout: Layout, data: DataSet, config: Config, clients: int) -> Models:
-        """Where every client's final model goes, in the order of clients."""
-        about = {"model": config.model, "head": config.head, "shape": list(data.shape), "classes": list(data.classes)}
-        self.json("models/index.json", {**about, "mean": data.mean, "std": data.std, "clients": clients, "base": base[0]})
+    def models(
+        self, base: tuple[int, Tensor], layout: Layout, data: DataSet, config: Config, clients: int,
+        fills: Mapping[str, list[float]] | None = None,
+    ) -> Models:  # fmt: skip
+        """Where every client's final model goes, in the order of clients. `fills`: what stands for each client's missing cells."""
+        about: dict[str, Any] = {"model": config.model, "head": config.head, "shape": list(data.shape), "classes": list(data.classes)}
+        about |= {"mean": data.mean, "std": data.std, "clients": clients, "base": base[0], **({"fill": fills} if fills else {})}
+        self.json("models/index.json", about)
         return Models(self, layout.named(base[1]), layout)
 
 

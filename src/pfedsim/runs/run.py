@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pfedsim.engines.dropouts import LATE, NEVER
 from pfedsim.errors import Error, Notice
-from pfedsim.federation import Federation
+from pfedsim.federation import Federation, Samples
 from pfedsim.methods import label
 from pfedsim.rows import Pairs
 from pfedsim.runs import manifest
@@ -27,7 +27,7 @@ from pfedsim.runs.config import Config
 from pfedsim.runs.durable import held
 from pfedsim.runs.folder import MAY_DIFFER, Run, Writer, is_run_folder, stated
 from pfedsim.runs.resume import Stopped, stopped
-from pfedsim.runs.session import one_thread, prepare
+from pfedsim.runs.session import Session, one_thread, prepare
 from pfedsim.runs.space import room
 from pfedsim.scoring import Scores, model_of, score
 from pfedsim.server import Round, State, run_rounds
@@ -231,7 +231,8 @@ class _Execution:
             raise Error("no client's reply could be used in any round (events.jsonl says why); try a lower --lr")
         if counts["unused"] > 3:
             self._tell(state.server.round, float("nan"), f"{counts['unused']} replies could not be used in all; events.jsonl names them")
-        models = writer.models(self._base(state), session.fed.layout, session.federation.data, config, session.fed.clients)
+        data, clients = session.federation.data, session.fed.clients
+        models = writer.models(self._base(state), session.fed.layout, data, config, clients, _fills(session))
         served = self._score(state, take=models.add)
         after = self._score(state, finetune=config.score.finetune) if config.score.finetune else None
         strangers = self._unseen(state)
@@ -281,6 +282,13 @@ class _Execution:
         micro, mean = (self._last.micro, self._last.mean()) if self._last else (None, None)
         name = f"{label(self._session.method)}, seed {self._session.fed.settings.seed}"
         self._watch(Progress(name, number, len(self._session.schedule), loss, micro, mean, note))
+
+
+def _fills(session: Session) -> dict[str, list[float]]:
+    """What stands for the missing cells of every client, where the data have some."""
+    samples, held_back = Samples(session.federation), max(session.method.validation, session.fed.settings.validation)
+    fills = {str(i): samples.fill(i, held_back) for i in range(session.fed.clients)}
+    return {i: fill.reshape(-1).tolist() for i, fill in fills.items() if fill is not None}
 
 
 def _loss(round: Round) -> float:

@@ -1,0 +1,142 @@
+"""`pfedsim data` and `pfedsim model` as a user types them."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from pfedsim import data
+from pfedsim.cli.app import app
+from pfedsim.errors import Error
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PFEDSIM_DATA", "sets")
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def pfedsim(*words: str) -> str:
+    done = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def refused(*words: str) -> str:
+    with pytest.raises(Error) as caught:
+        CliRunner().invoke(app, list(words), catch_exceptions=False)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    draw = np.random.default_rng(0)
+    for who in ("ann", "bob"):
+        for label in ("cat", "dog"):
+            for k in range(5):
+                path = tmp_path / "photos" / who / label / f"{k}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(draw.integers(0, 256, (20, 24, 3)).astype(np.uint8)).save(path)
+    return tmp_path / "photos"
+
+
+def test_own_photos_from_folder_to_run(photos: Path, tmp_path: Path) -> None:
+    said = pfedsim("data", "add", "pets", "photos", "--layout", "client/class", "--size", "16")
+    assert "pets: 20 samples of shape 3 x 16 x 16, 2 classes, 2 clients; pfedsim run --data pets" in said
+    assert "added: " in pfedsim("data", "list")
+    assert "already" in refused("data", "add", "pets", "photos", "--layout", "client/class", "--size", "16")
+    out = pfedsim("data", "show", "pets", "--out", "seen")
+    assert "2 clients with 10.0 samples each (std 0.0, 10 to 10) and 2.00 classes" in out.replace("\n", " ")
+    for name in ("labels", "samples"):
+        with Image.open(tmp_path / "seen" / f"{name}.png") as image:
+            assert min(image.size) > 100
+        assert (tmp_path / "seen" / f"{name}.svg").read_text().startswith("<?xml")
+    pfedsim("run", "--data", "pets", "--rounds", "1", "--epochs", "1", "--workers", "1", "--out", "run", "--quiet")
+    assert (tmp_path / "run" / "summary.json").is_file()
+
+
+def test_the_tables_that_show_writes(tmp_path: Path) -> None:
+    said = pfedsim("data", "show", "digits", "--clients", "5", "--alpha", "0.5", "--unseen", "0.2", "--out", "seen")
+    assert "partition dirichlet" in said
+    with open(tmp_path / "seen" / "labels.csv") as file:
+        rows = [[int(v) for v in row] for row in list(csv.reader(file))[1:]]
+    assert [row[0] for row in rows] == [0, 1, 2, 3, 4]
+    from sklearn.datasets import load_digits
+
+    assert np.sum([row[1:] for row in rows], axis=0).tolist() == np.bincount(load_digits().target).tolist()
+    with open(tmp_path / "seen" / "clients.csv") as file:
+        clients = list(csv.DictReader(file))
+    assert [int(c["samples"]) for c in clients] == [sum(row[1:]) for row in rows]
+    assert [int(c["train"]) for c in clients] == [sum(row[1:]) // 2 for row in rows]
+    assert [int(c["classes"]) for c in clients] == [sum(v > 0 for v in row[1:]) for row in rows]
+    assert [c["unseen"] for c in clients] == ["", "", "", "", "yes"]
+
+
+@pytest.mark.parametrize("kind", ["signals", "table", "domains"])
+def test_show_knows_signals_tables_and_domains(tmp_path: Path, kind: str) -> None:
+    draw = np.random.default_rng(0)
+    shape = {"signals": (40, 2, 16), "table": (40, 3), "domains": (40, 8, 8)}[kind]
+    x = draw.integers(0, 256, shape).astype(np.uint8) if kind == "domains" else draw.normal(size=shape)
+    np.savez("mine.npz", x=x, y=np.arange(40) % 2, domain=np.arange(40) // 20)
+    more = ["--partition", "domain", "--clients-each", "2"] if kind == "domains" else ["--partition", "quantity", "--alpha", "5"]
+    pfedsim("data", "show", "mine.npz", *more, "--minimum", "2", "--out", "seen")
+    assert (tmp_path / "seen" / "labels.png").is_file()
+    assert (tmp_path / "seen" / "samples.png").is_file() is (kind != "table")
+
+
+def test_what_data_refuses(photos: Path, tmp_path: Path) -> None:
+    assert "there is no folder or file none" in refused("data", "add", "x", "none")
+    assert "did you mean 'client/class'" in refused("data", "add", "x", "photos", "--layout", "clientclass")
+    assert "a folder where pictures were expected" in refused("data", "add", "x", "photos")
+    assert "did you mean 'digits'" in refused("data", "show", "digit")
+    assert "--from 'npm'" in refused("data", "get", "mnist", "--from", "npm")
+    assert "offline: put train-images-idx3-ubyte.gz" in refused("data", "get", "mnist", "--offline")
+    assert "is a folder: give it a name first" in refused("run", "--data", "photos")
+    (tmp_path / "notes.txt").write_text("hello")
+    assert "neither a folder of pictures nor a .csv" in refused("data", "add", "x", "notes.txt")
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    assert "has no column 'label' (--label)" in refused("data", "add", "x", "t.csv")
+    assert not (tmp_path / "sets").exists()  # nothing was written down
+
+
+def test_list_says_what_is_known_and_here(tmp_path: Path) -> None:
+    (tmp_path / "sets" / "watch").mkdir(parents=True)
+    np.savez(tmp_path / "sets" / "watch" / "watch.npz", x=np.zeros((70, 6, 100)), y=np.arange(70) % 7, client=np.arange(70) // 7)
+    lines = {line.split()[1]: line for line in pfedsim("data", "list").splitlines() if line.startswith("│")}
+    assert "data get or npm" in lines["cifar10"]
+    assert "kB" in lines["watch"]
+    assert " - " in lines["mnist"]
+    assert "mobilenet-v2" in lines
+    found = data.read("watch")
+    assert (found.classes[0], found.shape, found.defaults.model) == ("PEN", (6, 100), "cnn1d")
+
+
+def test_model_prints_the_papers_table() -> None:
+    said = pfedsim("model", "lenet5")
+    for part in ("Conv2D(in=3, out=6, kernel=5, stride=1, pad=0) + BN + ReLU", "MaxPool2D(2, 2)", "Flatten()", "FC(out=120) + ReLU"):
+        assert part in said
+    assert "62,050 parameters: feature extractor 61,200, classifier 850; 2 norm layers with 44 running statistics" in said
+    assert "48,890 parameters" in pfedsim("model", "lenet5", "--shape", "1,28,28", "--classes", "62")
+
+
+def test_model_tells_equal_blocks_once() -> None:
+    said = pfedsim("model", "mobilenetv2")
+    assert "2,480,072 parameters: feature extractor 2,223,872, classifier 256,200; 52 norm layers" in said
+    (line,) = [line for line in said.splitlines() if "Conv2D(in=64, out=384, kernel=1, stride=1, pad=0)" in line and "x 3" in line]
+    assert "384 x 4 x 4" in line
+    assert "Conv2D(in=3, out=32, kernel=3, stride=2, pad=1) + BN + ReLU6" in said  # the paper's table prints stride 1
+    for name in ("mlp", "cnn1d"):
+        assert "norm layers" in pfedsim("model", name)
+
+
+def test_what_model_refuses() -> None:
+    assert "did you mean 'lenet5'" in refused("model", "lenet")
+    assert "--shape '3x32'" in refused("model", "lenet5", "--shape", "3x32")
+    assert "at least 16 x 16" in refused("model", "lenet5", "--shape", "3,8,8")

@@ -58,7 +58,7 @@ def test_own_photos_from_folder_to_run(photos: Path, tmp_path: Path) -> None:
         with Image.open(tmp_path / "seen" / f"{name}.png") as image:
             assert min(image.size) > 100
         assert (tmp_path / "seen" / f"{name}.svg").read_text().startswith("<?xml")
-    pfedsim("run", "--data", "pets", "--rounds", "1", "--epochs", "1", "--workers", "1", "--out", "run", "--quiet")
+    pfedsim("run", "--data", "pets", "--rounds", "1", "--epochs", "1", "--workers", "2", "--out", "run", "--quiet")
     assert (tmp_path / "run" / "summary.json").is_file()
 
 

@@ -28,7 +28,7 @@ DEALT = {"data_dir", "size", "clients", "partition", "alpha", "classes_each", "s
 @app.command("list")
 def list_(data_dir: DataDir = None) -> None:
     """What is known, what is here, and how large it is on disk."""
-    from pfedsim.report.tables import size
+    from rich.filesize import decimal as size
 
     where = data_dir or catalogue.data_dir()
     table = Table("name", "what", "here", "how to get it")

@@ -114,6 +114,13 @@ def test_a_domainnet_with_too_few_classes(tmp_path: Path) -> None:
         data.read("domainnet", tmp_path)
 
 
+def test_a_domainnet_with_too_few_pictures(tmp_path: Path) -> None:
+    for c in range(20):
+        picture(tmp_path / "clipart" / f"class{c}" / "1.jpg", 1)  # int(0.3 * 1) is none
+    with pytest.raises(Error, match="domainnet holds no sample"):
+        data.read("domainnet", tmp_path)
+
+
 def test_pacs_is_domains_of_classes(tmp_path: Path) -> None:
     for domain in ("art_painting", "sketch"):
         for name in ("dog", "guitar"):

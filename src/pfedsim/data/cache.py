@@ -38,6 +38,8 @@ def kept(
 ) -> DataSet:
     """The set that `make` reads from these files in the way `asked` for: from the cache where the files are as they were (by name,
     size and time) and what is kept still gives its digest. `make` gets a folder that it may lay `x.npy` in."""
+    if not files:
+        raise Error(f"{name} holds no sample")
     where = hashlib.sha256(json.dumps([FORMAT, [str(files[0].resolve()), len(files)], dict(asked)], sort_keys=True).encode()).hexdigest()
     place, source = cache_dir() / f"{name}-{where[:16]}", fingerprint(files)
     if (found := _opened(place, name, source, defaults)) is not None:

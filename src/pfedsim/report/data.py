@@ -108,8 +108,9 @@ def bubbles(federation: Federation, folder: Path) -> list[Path]:
     width, height = min(20, max(5, 0.16 * clients + 2)), min(14, max(3, 0.16 * classes + 1.5))
     figure, axes = plt.subplots(figsize=(width, height), layout="constrained")
     room = 72 * min((width - 1.2) / clients, (height - 1) / classes)  # points between two neighbours
-    area = (1.7 * room) ** 2 * 0.785
-    axes.scatter(who, what, s=np.maximum(area * many / counts.max(), 0.3), color="#0072B2", alpha=0.65, linewidths=0)
+    crowded = len(many) > counts.size / 2
+    widest = min(36, (0.9 if crowded else 1.7) * room)  # where few clients hold a class, large circles need not stay apart
+    axes.scatter(who, what, s=np.maximum(widest**2 * many / counts.max(), 0.3), color="#0072B2", alpha=0.65, linewidths=0)
     if "names" in federation.partition.recipe and clients <= 30:
         axes.set_xticks(range(clients), federation.names, rotation=90, fontsize=8)
     else:

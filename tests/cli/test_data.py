@@ -102,7 +102,7 @@ def test_what_data_refuses(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     assert "neither a folder of pictures nor a .csv" in refused("data", "add", "x", "notes.txt")
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
-    assert "has no column 'label' (--label)" in refused("data", "add", "x", "t.csv")
+    assert "has no column 'label' (--label of `pfedsim data add`)" in refused("data", "add", "x", "t.csv")
     assert not (tmp_path / "sets").exists()  # nothing was written down
 
 

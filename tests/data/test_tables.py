@@ -48,7 +48,7 @@ def test_a_column_named_client_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ["", "?", "NA", "nan", "NULL", " "])
 def test_missing_cells_are_refused_unless_asked(tmp_path: Path, word: str) -> None:
     text = f"a,b,label\n1,2,0\n3,{word},1\n"
-    with pytest.raises(Error, match=r"mine\.csv, row 2: column 'b' is empty; fill it in, or --missing mean"):
+    with pytest.raises(Error, match=r"mine\.csv, row 2: column 'b' is empty; fill it in, or let `pfedsim data add --missing mean`"):
         table(tmp_path, text)
     assert np.isnan(table(tmp_path, text, missing="mean").x).sum() == 1
 
@@ -56,10 +56,10 @@ def test_missing_cells_are_refused_unless_asked(tmp_path: Path, word: str) -> No
 @pytest.mark.parametrize(
     ("text", "options", "says"),
     [
-        (CSV, {"label": "lable"}, "has no column 'lable' (--label); did you mean 'label'?"),
-        ("a,b\n1,2\n", {}, "has no column 'label' (--label); known are a, b"),
-        (CSV, {"client": "hospital"}, "has no column 'hospital' (--client)"),
-        (CSV, {"drop": ["nosuch"]}, "has no column 'nosuch' (--drop)"),
+        (CSV, {"label": "lable"}, "has no column 'lable' (--label of `pfedsim data add`); did you mean 'label'?"),
+        ("a,b\n1,2\n", {}, "has no column 'label' (--label of `pfedsim data add`); known are a, b"),
+        (CSV, {"client": "hospital"}, "has no column 'hospital' (--client of `pfedsim data add`)"),
+        (CSV, {"drop": ["nosuch"]}, "has no column 'nosuch' (--drop of `pfedsim data add`)"),
         (CSV, {"client": "site", "missing": "mean"}, "row 1: column 'outcome' holds 'x', not a number"),
         ("a,label\n1,0\n2,\n", {}, "row 2: column 'label' is empty"),
         ("a,label\n1,0\n2\n", {}, "row 2 has 1 columns, the heading 2"),

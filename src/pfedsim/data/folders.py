@@ -98,7 +98,7 @@ def subfolders(folder: Path, skip_broken: bool = False) -> list[str]:
         if path.is_dir() and not path.name.startswith("."):
             names.append(path.name)
         elif path.is_file() and not path.name.startswith(".") and not skip_broken:
-            raise Error(f"{path} is a file where folders were expected; take it away, or leave such out with --skip-broken")
+            raise Error(f"{path} is a file where folders were expected; take it away, or `pfedsim data add --skip-broken` leaves such out")
     return names
 
 

@@ -24,7 +24,7 @@ def listed(folder: Path, skip_broken: bool = False) -> list[Path]:
             found.append(path)
         elif not skip_broken:
             what = "a folder where pictures were expected" if path.is_dir() else "not a picture by its name"
-            raise Error(f"{path} is {what}; take it away, or leave such out with --skip-broken")
+            raise Error(f"{path} is {what}; take it away, or `pfedsim data add --skip-broken` leaves such out")
     return found
 
 
@@ -51,7 +51,7 @@ def decoded(path: Path, size: int | None = None, grey: bool = False) -> np.ndarr
         raise
     except Exception as error:  # damaged files make decoders raise what they like
         why = " ".join(str(error).split()).replace(str(path), "it").replace(repr(str(path)), "it")
-        raise Error(f"{path} is not a whole picture ({why}); leave such out with --skip-broken") from error
+        raise Error(f"{path} is not a whole picture ({why}); `pfedsim data add --skip-broken` leaves such out") from error
     return pixels[None] if grey else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 

@@ -25,7 +25,7 @@ def read(
     whose = client or ("client" if "client" in columns else None)
     for asked, option in ((label, "--label"), (whose, "--client"), *((d, "--drop") for d in drop)):
         if asked is not None and asked not in columns:
-            raise Error(f"{path} has no column {asked!r} ({option}); {nearest(asked, columns)}")
+            raise Error(f"{path} has no column {asked!r} ({option} of `pfedsim data add`); {nearest(asked, columns)}")
     left_out = {label, whose, *drop}
     numbers = [c for c in columns if c not in left_out]
     if not numbers:
@@ -80,11 +80,11 @@ def as_data(
         row, column = (int(k) for k in np.argwhere(gaps)[0])
         many = f" ({int(gaps.sum())} in all)" if gaps.sum() > 1 else ""
         raise Error(
-            f"{path}, row {row + 1}: column {columns[column]!r} is empty{many}; fill it in, or --missing mean takes each client's own mean"
+            f"{path}, row {row + 1}: column {columns[column]!r} is empty{many}; fill it in, or let `pfedsim data add --missing mean` do it"
         )
     empty = [column for column, gone in zip(columns, gaps.all(0), strict=True) if gone]
     if empty:
-        raise Error(f"{path}: column {empty[0]!r} is empty in every row; leave it out with --drop")
+        raise Error(f"{path}: column {empty[0]!r} is empty in every row; leave it out with `pfedsim data add --drop`")
     deviation = np.nanstd(x, axis=0)
     mean, std = np.nanmean(x, axis=0), np.where(deviation > 0, deviation, 1.0)  # a constant column stays as it is
     constants = tuple(map(float, mean)), tuple(map(float, std))
@@ -144,9 +144,8 @@ def _numbers(path: Path, column: str, cells: Sequence[str]) -> np.ndarray:
         try:
             values[k] = float({"True": "1", "False": "0"}.get(cell, cell) or "nan")
         except ValueError:
-            raise Error(
-                f"{path}, row {k + 1}: column {column!r} holds {cell!r}, not a number; turn it into numbers or leave it out with --drop"
-            ) from None
+            way_out = "make it numbers, or leave it out with `pfedsim data add --drop`"
+            raise Error(f"{path}, row {k + 1}: column {column!r} holds {cell!r}, not a number; {way_out}") from None
     if np.isinf(values).any():
         raise Error(f"{path}, row {int(np.argmax(np.isinf(values))) + 1}: column {column!r} is infinite")
     return values

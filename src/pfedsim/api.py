@@ -20,7 +20,7 @@ def federate(data: str | DataSet = "digits", **settings: Any) -> Federation:
     """The clients of a data set, by its name or file, or itself; `settings` as on the command line: clients, alpha, partition, minimum,
     test, partition_seed, ..."""
     if isinstance(data, DataSet):
-        return deal(configs.check({"data": data.name, **settings}), data)
+        return deal(configs.check({"data": data.name, **settings}), data=data)
     return deal(configs.check({"data": data, **settings}))
 
 

@@ -16,7 +16,7 @@ from pfedsim.methods import METHODS
 ROOT = Path(pfedsim.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 FOUNDATION = {"errors", "seeds", "settings", "layout", "rows"}
-EDGES = ("cli", "report", "api", "runs")  # what is built on the core
+EDGES = ("cli", "report", "api", "runs", "export", "track")  # what is built on the core
 ALLOWED = {  # module -> which of our modules it may import
     **dict.fromkeys(FOUNDATION, FOUNDATION),
     "rows": {*FOUNDATION, "backends"},  # its sums run in native code where there is any
@@ -35,6 +35,7 @@ ALLOWED = {  # module -> which of our modules it may import
     "engines": {*FOUNDATION, "method", "job", "client", "server", "engines"},
     "conformance": {*FOUNDATION, "method", "methods", "job", "client", "server", "scoring", "data", "federation", "runs"},
     "bench": {*FOUNDATION, "method", "methods", "models", "backends", "job", "client", "server", "scoring", "data", "federation", "runs"},
+    "personal": {"errors", "seeds", "models", "backends"},
     "anatomy": {*FOUNDATION, "method", "conformance"},
 }
 FOREIGN = {"matplotlib", "rich", "typer", "ray", "mlflow", "wandb", "tensorboard", "click", "fastapi", "flwr"}

@@ -143,7 +143,7 @@ def test_a_method_to_come_runs_through_the_loop_and_changes_a_result(digits: Fed
     found = pfedsim.train(digits, method, **SHORT)
     assert (found.path / "events.jsonl").read_text() == ""  # no reply was rejected
     assert found.summary["served"]["loss"] != fedavg.summary["served"]["loss"]
-    assert all(p.isfinite().all() for i in range(digits.clients) for p in found.client(i).state_dict().values())
+    assert all(p.isfinite().all() for i in range(digits.clients) for p in found.client(i).module.state_dict().values())
     again = pfedsim.train(digits, method, **SHORT)
     assert again.summary == found.summary
 
@@ -153,7 +153,7 @@ def test_dittos_own_model_without_its_pull_is_training_alone(digits: Federation)
     took_part = {i for record in own.metrics() for i in record.get("clients", [])}
     assert len(took_part) > 2
     for i in took_part:
-        a, b = alone.client(i).state_dict(), own.client(i).state_dict()
+        a, b = alone.client(i).module.state_dict(), own.client(i).module.state_dict()
         assert all(a[name].equal(b[name]) for name in a)
 
 

@@ -20,7 +20,9 @@ _HOMES = {
     "Pairs": "pfedsim.rows",
     "Federation": "pfedsim.federation",
     "Run": "pfedsim.runs.folder",
+    "ClientModel": "pfedsim.personal",
     "federate": "pfedsim.api",
+    "load": "pfedsim.export.read",
     "train": "pfedsim.api",
 }
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from pfedsim.api import train as train
     from pfedsim.errors import Error as Error
     from pfedsim.errors import HookError as HookError
+    from pfedsim.export.read import load as load
     from pfedsim.federation import Federation as Federation
     from pfedsim.method import Client as Client
     from pfedsim.method import Message as Message
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from pfedsim.method import Reply as Reply
     from pfedsim.method import Server as Server
     from pfedsim.method import Start as Start
+    from pfedsim.personal import ClientModel as ClientModel
     from pfedsim.rows import Pairs as Pairs
     from pfedsim.rows import Rows as Rows
     from pfedsim.runs.folder import Run as Run

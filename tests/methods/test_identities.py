@@ -17,7 +17,7 @@ def finals():
         federation = pfedsim.federate("digits", clients=clients, alpha=0.5)
         settings = {"rounds": rounds, "join": join, "epochs": epochs, "buffers": buffers, "batch": 64}
         done = pfedsim.train(federation, method, score={"every": 0, "finetune": 0}, **settings)
-        return [done.client(i).state_dict() for i in range(clients)]
+        return [done.client(i).module.state_dict() for i in range(clients)]
 
     return run
 

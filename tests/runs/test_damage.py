@@ -109,7 +109,7 @@ def test_the_doctor_finds_every_damaged_file_of_a_finished_run_and_reading_it_ne
         assert any(name in said for said in wrong) or (name == "SHA256SUMS" and wrong), f"{case}: {wrong}"
         for read_it in (
             lambda r: r.summary, lambda r: r.config, lambda r: r.metrics(), lambda r: r.client_values(), lambda r: r.hits(),
-            lambda r: r.similarity(), lambda r: r.client(0), lambda r: r.client(3), lambda r: r.inputs(FEDERATION.data.x[:2]),
+            lambda r: r.similarity(), lambda r: r.client(0), lambda r: r.client(3), lambda r: r.client(0).predict(FEDERATION.data.x[:2]),
         ):  # fmt: skip
             assert "\n" not in sentence(lambda read_it=read_it: read_it(Run(tmp_path / "copy"))), case
         shutil.rmtree(tmp_path / "copy")

@@ -76,13 +76,15 @@ def test_a_clients_model_read_back_scores_as_its_row_says(digits: Federation, me
     found = run(digits, method=method, backend=backend)
     index = json.loads((found.path / "models" / "index.json").read_text())
     for client, split in enumerate(digits.partition.clients):
-        module = found.client(client)
-        assert not module.training
+        model = found.client(client)
+        assert not model.module.training
         x = torch.from_numpy(digits.data.x[split.test]).float() / 255
         x = (x - torch.tensor(index["mean"]).reshape(-1, 1, 1)) / torch.tensor(index["std"]).reshape(-1, 1, 1)
-        assert found.inputs(digits.data.x[split.test]).equal(x)
+        assert model.inputs(digits.data.x[split.test]).equal(x)
         with torch.no_grad():
-            metrics, confusion = measure(module(x).double().numpy(), digits.data.y[split.test])
+            metrics, confusion = measure(model.module(x).double().numpy(), digits.data.y[split.test])
+        named = np.array(model.predict(digits.data.x[split.test]))
+        assert ((named == digits.data.y[split.test].astype(str)) == found.hits()[client]).all()
         stated = {r["metric"]: r["value"] for r in rows(found, round="2", client=str(client), model="served", split="test")}
         assert int(stated.pop("samples")) == len(split.test)
         cells = dict(cell.split(":") for cell in stated.pop("confusion").split())
@@ -92,8 +94,8 @@ def test_a_clients_model_read_back_scores_as_its_row_says(digits: Federation, me
             assert float(value or "nan") == pytest.approx(metrics[name], abs=apart, rel=0, nan_ok=True), name
     with pytest.raises(Error, match="clients 0 to 5"):
         found.client(6)
-    with pytest.raises(Error, match=r"this run's have \(1, 32, 32\)"):
-        found.inputs(np.zeros((2, 28, 28)))
+    with pytest.raises(Error, match=r"this model takes \(1, 32, 32\)"):
+        found.client(0).inputs(np.zeros((2, 28, 28)))
 
 
 def test_train_needs_a_federation() -> None:
@@ -147,7 +149,7 @@ def test_a_validation_part_is_scored_apart_and_changes_training(digits: Federati
 
 def test_statistics_stay_with_each_client_or_are_shared(digits: Federation) -> None:
     own, shared = (run(digits, method="fedavg", buffers=b, join=1.0) for b in ("local", "shared"))
-    states = [[f.client(i).state_dict() for i in (0, 1)] for f in (own, shared)]
+    states = [[f.client(i).module.state_dict() for i in (0, 1)] for f in (own, shared)]
     for found, equal in zip(states, (False, True), strict=True):
         assert found[0]["conv1.weight"].equal(found[1]["conv1.weight"])
         assert found[0]["bn1.running_mean"].equal(found[1]["bn1.running_mean"]) == equal
@@ -240,7 +242,7 @@ def test_clients_given_by_the_data_with_a_table_and_a_users_network(tmp_path: Pa
     assert wards.label_counts().sum(1).tolist() == [60, 50, 10]
     found = pfedsim.train(wards, "fedavg", model="small:Net", rounds=2, epochs=1)
     assert found.config.join == 1.0
-    assert found.client(2)(torch.zeros(4, 6)).shape == (4, 3)
+    assert found.client(2).module(torch.zeros(4, 6)).shape == (4, 3)
 
 
 def test_a_network_with_its_head_elsewhere(tmp_path: Path, digits: Federation) -> None:
@@ -250,6 +252,6 @@ def test_a_network_with_its_head_elsewhere(tmp_path: Path, digits: Federation) -
         "    def forward(self, x):\n        return self.tail(self.flat(x))\n"
     )
     spec = f"{tmp_path / 'tail.py'}:Tail"
-    assert run(digits, model=spec, head="tail").client(0).tail.weight.shape == (10, 1024)
+    assert run(digits, model=spec, head="tail").client(0).module.tail.weight.shape == (10, 1024)
     with pytest.raises(Error, match="not suitable for models without a classifier"):
         run(digits, model=spec)

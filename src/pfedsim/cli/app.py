@@ -23,6 +23,7 @@ from pfedsim.methods import METHODS
 from pfedsim.runs.config import Config
 from pfedsim.runs.durable import held
 from pfedsim.runs.folder import Run, is_run_folder, slug, stated
+from pfedsim.track import check as check_tracker
 
 app = typer.Typer(
     name="pfedsim",
@@ -78,13 +79,17 @@ def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run that was stopped")],
     data_dir: Annotated[str | None, typer.Option("--data-dir", metavar="DIR", help="folder of the data sets, if it has moved")] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, metavar="N", help="worker processes (default: all cores)")] = None,
+    track: Annotated[str | None, typer.Option("--track", metavar="TRACKER", help="as in pfedsim run; it is told the whole run")] = None,
     allow_drift: Drift = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Go on with a run that was stopped or killed; it ends in the same bytes as one that never was."""
     stated(folder)  # before torch is imported
-    _carry_out(None, folder, quiet, as_json, resume=True, allow_drift=allow_drift, workers=workers, data_dir=data_dir)
+    if track is not None:
+        check_tracker(track)
+    place = {"workers": workers, "data_dir": data_dir, "track": track}
+    _carry_out(None, folder, quiet, as_json, resume=True, allow_drift=allow_drift, **place)
 
 
 def _carry_out(config: Config | None, place: Path, quiet: bool, as_json: bool, **how: Any) -> None:
@@ -178,8 +183,13 @@ def show(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="where the pictures go (default: the first run's figures/)")
     ] = None,
+    html: Annotated[
+        bool, typer.Option("--html", help="one self-contained page instead of pictures: report.html in the run's folder")
+    ] = False,
 ) -> None:
-    """A table of finished runs, and curves, similarities and per-client accuracies as pictures."""
+    """A table of finished runs, and curves, similarities and per-client accuracies as pictures or as one page."""
+    if html and len(runs) > 1:
+        raise Error(f"--html makes a page of one run, not of {len(runs)}")
     from pfedsim.report.figures import run_figures
     from pfedsim.report.tables import run_table
 
@@ -187,11 +197,85 @@ def show(
     console = Console()
     console.print(run_table(loaded))
     _say_drift(console, loaded)
+    if html:
+        from pfedsim.report.run_page import write
+
+        console.print(str(write(loaded[0], out or runs[0])), highlight=False, soft_wrap=True)
+        return
     names = [r.summary["method"] for r in loaded]
     alike = len(set(names)) < len(names)
     named = {f"{name} ({r.path.name})" if alike else name: r for name, r in zip(names, loaded, strict=True)}
     for picture in run_figures(named, out or runs[0] / "figures"):
         console.print(str(picture), highlight=False, soft_wrap=True)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a finished run")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="the folder to write; with --all, a folder in it for each client")],
+    client: Annotated[int | None, typer.Option("--client", metavar="N", help="whose model")] = None,
+    everyone: Annotated[bool, typer.Option("--all", help="every client's")] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="also model.onnx, checked on the client's test samples")] = False,
+    pt2: Annotated[bool, typer.Option("--pt2", help="also model.pt2 by torch.export, checked alike")] = False,
+    samples: Annotated[bool, typer.Option("--samples", help="also the client's test samples, as samples.npz")] = False,
+    data_dir: Annotated[str | None, typer.Option("--data-dir", metavar="DIR", help="where the data set lies now")] = None,
+    push: Annotated[str | None, typer.Option("--push", metavar="OWNER/NAME", help="upload it to the Hugging Face hub")] = None,
+) -> None:
+    """Write a client's model as a folder of its own: safetensors, config, model card, and programs for other runtimes."""
+    if (client is None) != everyone:
+        raise Error("say whose model: --client N, or --all")
+    if push is not None and everyone:
+        raise Error("--push uploads one client's model; name it with --client")
+    from pfedsim.export.write import export as carry_out
+    from pfedsim.export.write import held
+    from pfedsim.runs.folder import Run
+
+    loaded, console = Run(run), Console()
+    federation = held(loaded, data_dir) if onnx or pt2 or samples else None
+    for number in range(loaded.summary["clients"]) if client is None else [client]:
+        place = out if client is not None else out / f"client-{number:05d}"
+        written = carry_out(loaded, number, place, federation=federation, onnx=onnx, pt2=pt2, samples=samples)
+        console.print(str(written), highlight=False, soft_wrap=True)
+    if push is not None:
+        from pfedsim.export.hub import push as upload
+
+        console.print(upload(out, push), highlight=False, soft_wrap=True)
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="OUT", help="folder of an exported model")],
+    inputs: Annotated[list[Path], typer.Argument(metavar="INPUT...", help="pictures, folders of pictures, one .csv or one .npz with x")],
+    form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="table, csv or json")] = "table",
+    resize: Annotated[bool, typer.Option("--resize", help="bring pictures to the model's size")] = False,
+    trust: Annotated[bool, typer.Option("--trust", help="run the network.py that the export brings")] = False,
+) -> None:
+    """Classes and probabilities by an exported model."""
+    if form not in ("table", "csv", "json"):
+        raise Error(f"--format {form!r}: it is table, csv or json")
+    from pfedsim.export import samples
+    from pfedsim.export.read import load
+    from pfedsim.report.predictions import Predictions
+
+    loaded = load(model, trust)
+    found = samples.read(loaded, inputs, resize)
+    result = Predictions(found.names, loaded.classes, loaded.probabilities(found.x).tolist(), found.labels)
+    if form == "table":
+        console = Console()
+        console.print(result.table())
+        if result.right is not None:
+            share = f"{result.right} of {len(found.names)} as labelled"
+            console.print(f"{share}: accuracy {100 * result.right / len(found.names):.2f}%", highlight=False)
+    else:
+        print(result.csv() if form == "csv" else result.json(), end="" if form == "csv" else "\n")
+
+
+@app.command()
+def watch(run: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run under way")]) -> None:
+    """Follow a run under way until it ends."""
+    from pfedsim.cli.watch import follow
+
+    follow(run, Console())
 
 
 @app.command()

@@ -93,7 +93,7 @@ def _lines(console: Console) -> Watch:
             began, last = time.monotonic(), 0
         elif done.round == start + 2 or done.round % step == 0:
             each = (time.monotonic() - began) / (done.round - start)
-            left = "" if done.round == start + 1 else f", {_time(each * (done.rounds - done.round))} left"
+            left = "" if done.round == start + 1 else f", {duration(each * (done.rounds - done.round))} left"
             console.print(f"{done.method}: round {done.round} of {done.rounds}{_score(done)}{left}", highlight=False, soft_wrap=True)
 
     return watch
@@ -103,7 +103,8 @@ def _score(done: Done) -> str:
     return "" if done.micro is None or done.mean is None else f", accuracy {100 * done.micro:.2f}% (mean of clients {100 * done.mean:.2f}%)"
 
 
-def _time(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """h:mm:ss, or m:ss."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -14,11 +14,11 @@ from pfedsim.errors import Error
 def read(path: Path, missing: str = "refuse", name: str | None = None) -> DataSet:
     """The set in this file. uint8 counts as pixels; other numbers become float32. Without mean and std of its own, each channel's
     (each column's, for a table) over the whole set. `missing`: "refuse" NaN, or leave it to each client's own "mean"."""
-    arrays = _arrays(path)
+    arrays = arrays_in(path)
     absent = [array for array in ("x", "y") if array not in arrays]
     if absent:
         raise Error(f"{path} has no array {absent[0]!r}; it has {', '.join(sorted(arrays)) or 'none'}")
-    x = _samples(path, arrays["x"], missing)
+    x = samples_of(path, arrays["x"], missing)
     y, classes = _labels(path, arrays["y"], arrays.get("classes"))
     mean, std = _normal(path, x, arrays)
     client = _column(path, arrays, "client", len(x))
@@ -26,7 +26,8 @@ def read(path: Path, missing: str = "refuse", name: str | None = None) -> DataSe
     return DataSet(name or path.stem, x, y, classes, mean, std, client, domain, suiting(tuple(x.shape[1:]), len(y), client))
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
+def arrays_in(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of a whole `.npz` file."""
     if not path.is_file():
         raise Error(f"there is no file {path}")
     try:
@@ -36,7 +37,8 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         raise Error(f"{path} is not a whole .npz file: {' '.join(str(error).split())}") from error
 
 
-def _samples(path: Path, x: np.ndarray, missing: str) -> np.ndarray:
+def samples_of(path: Path, x: np.ndarray, missing: str = "refuse") -> np.ndarray:
+    """Bytes as images with their channels first, other numbers as float32."""
     if x.ndim < 2 or x.dtype.kind not in "uifb":
         raise Error(f"{path}: x is {x.dtype} of shape {x.shape}; it must hold numbers, one sample per row")
     if not len(x):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
 from pfedsim.data.cache import Tell
 from pfedsim.errors import Error
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 CLUTTER = {"Thumbs.db", "desktop.ini"}  # left by file managers, like names that begin with a dot
@@ -28,31 +32,46 @@ def listed(folder: Path, skip_broken: bool = False) -> list[Path]:
     return found
 
 
-def decoded(path: Path, size: int | None = None, grey: bool = False) -> np.ndarray:
-    """One picture as (channels, height, width) bytes. What is transparent shows white; 16 bits become 8."""
+def image_in(file: Path | IO[bytes], grey: bool, way_out: str = "") -> Image.Image:
+    """The picture in a file, grey or in colour. What is transparent shows white; 16 bits become 8."""
     from PIL import Image, ImageOps
 
+    name = str(file) if isinstance(file, Path) else "the picture"
     try:
-        with Image.open(path) as opened:
+        with Image.open(file) as opened:
             opened.load()
             image = ImageOps.exif_transpose(opened)
             if image.mode == "F":
-                raise Error(f"{path} holds numbers with fractions, not pixels of 8 or 16 bits")
+                raise Error(f"{name} holds numbers with fractions, not pixels of 8 or 16 bits")
             if image.mode.startswith("I"):  # 16 bits of grey
                 image = Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
             if image.has_transparency_data:
                 over = image.convert("RGBA")
                 image = Image.alpha_composite(Image.new("RGBA", over.size, "white"), over)
-            image = image.convert("L" if grey else "RGB")
-            if size is not None and image.size != (size, size):
-                image = image.resize((size, size), Image.Resampling.BILINEAR)
-            pixels = np.asarray(image)
+            return image.convert("L" if grey else "RGB")
     except Error:
         raise
     except Exception as error:  # damaged files make decoders raise what they like
-        why = " ".join(str(error).split()).replace(str(path), "it").replace(repr(str(path)), "it")
-        raise Error(f"{path} is not a whole picture ({why}); `pfedsim data add --skip-broken` leaves such out") from error
-    return pixels[None] if grey else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        why = " ".join(str(error).split()).replace(repr(name), "it").replace(name, "it")
+        raise Error(f"{name} is not a whole picture ({why}){way_out}") from error
+
+
+def rescaled(image: Image.Image, width: int, height: int) -> Image.Image:
+    from PIL import Image
+
+    return image if image.size == (width, height) else image.resize((width, height), Image.Resampling.BILINEAR)
+
+
+def pixels_of(image: Image.Image) -> np.ndarray:
+    """(channels, height, width) bytes."""
+    pixels = np.asarray(image)
+    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def decoded(path: Path, size: int | None = None, grey: bool = False) -> np.ndarray:
+    """One picture as (channels, height, width) bytes."""
+    image = image_in(path, grey, "; `pfedsim data add --skip-broken` leaves such out")
+    return pixels_of(image if size is None else rescaled(image, size, size))
 
 
 def stacked(

@@ -11,6 +11,7 @@ import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.ticker import MaxNLocator
 
 from pfedsim.rows import Pairs
 from pfedsim.runs.compare import Comparison
@@ -33,14 +34,15 @@ def _style(k: int) -> dict[str, Any]:
 
 def _save(figure: Figure, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130, bbox_inches="tight")
+    with matplotlib.rc_context({"svg.hashsalt": "pfedsim"}):  # equal figures are equal files
+        figure.savefig(path, dpi=130, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
     plt.close(figure)
     return path
 
 
-def curves(runs: Mapping[str, Sequence[Run]], path: Path) -> Path:
+def curves(runs: Mapping[str, Sequence[Run]], path: Path, width: float = 7.5) -> Path:
     """Accuracy over the rounds, as served; several runs under one name are seeds: their mean, with the range shaded."""
-    figure, axes = plt.subplots(figsize=(7.5, 4.2), layout="constrained")
+    figure, axes = plt.subplots(figsize=(width, 4.2), layout="constrained")
     bands = any(len(several) > 1 for several in runs.values())
     for k, (name, several) in enumerate(runs.items()):
         lines = [_curve(run) for run in several]
@@ -63,6 +65,20 @@ def _curve(run: Run) -> dict[int, float]:
     return {m["round"]: m["micro"] for m in run.metrics() if m.get("model") == "served" and m["split"] == "test"}
 
 
+def over_rounds(lines: Mapping[str, Mapping[int, float]], path: Path, ylabel: str, title: str, width: float = 7.5) -> Path:
+    """Any figure of a run over its rounds, from zero up."""
+    figure, axes = plt.subplots(figsize=(width, 3.2), layout="constrained")
+    for k, (name, values) in enumerate(lines.items()):
+        axes.plot(list(values), list(values.values()), label=name, markersize=4, linewidth=1.6, **_style(k))
+    axes.set(xlabel="round", ylabel=ylabel, title=title)
+    axes.set_ylim(0, 1.08 * max((v for values in lines.values() for v in values.values()), default=1))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    if len(lines) > 1:
+        _legend(axes, len(lines))
+    return _save(figure, path)
+
+
 def _legend(axes: Axes, entries: int) -> None:
     if entries > 4:
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
@@ -70,30 +86,26 @@ def _legend(axes: Axes, entries: int) -> None:
         axes.legend(frameon=False)
 
 
-def clients(values: Mapping[str, Sequence[float]], path: Path, which: str = "") -> Path:
-    """Every client's accuracy with each method: a column of points per client, ordered by the first method's."""
+def clients(values: Mapping[str, Sequence[float]], path: Path, title: str = "Each client's accuracy, as served", width: float = 0) -> Path:
+    """Every client's accuracy under each name: a column of points per client, ordered by the first name's."""
     names = list(values)
     order = np.argsort(values[names[0]], kind="stable")
-    figure, axes = plt.subplots(figsize=(min(14, max(7.5, 0.12 * len(order) + 5)), 4.2), layout="constrained")
+    figure, axes = plt.subplots(figsize=(width or min(14, max(7.5, 0.12 * len(order) + 5)), 4.2), layout="constrained")
     for k, name in enumerate(names):
         style = _style(k) | {"linestyle": "none"}
         axes.plot(range(len(order)), 100 * np.asarray(values[name])[order], label=name, markersize=5, alpha=0.8, **style)
-    if len(order) <= 40:
+    if len(order) <= 5.4 * figure.get_figwidth():  # as many numbers as have room
         axes.set_xticks(range(len(order)), [str(i) for i in order], fontsize=8)
     else:
         axes.set_xticks([])
-    axes.set(
-        xlabel=f"client, ordered by {names[0]}",
-        ylabel="accuracy on its own test part, %",
-        title="Each client's accuracy, as served" + which,
-    )
+    axes.set(xlabel=f"client, ordered by {names[0]}", ylabel="accuracy on its own test part, %", title=title)
     axes.set_ylim(-3, 103)
     axes.grid(alpha=0.3, axis="y")
     _legend(axes, len(names))
     return _save(figure, path)
 
 
-def similarity(pairs: Pairs, path: Path, title: str) -> Path:
+def similarity(pairs: Pairs, path: Path, title: str, width: float = 6.2) -> Path:
     """The similarities that the server held; pairs that never met are blank."""
     ids = pairs.ids
     place = {i: k for k, i in enumerate(ids)}
@@ -101,11 +113,11 @@ def similarity(pairs: Pairs, path: Path, title: str) -> Path:
     for i in ids:
         for j, value in pairs.row(i).items():
             matrix[place[i], place[j]] = value
-    figure, axes = plt.subplots(figsize=(6.2, 5.2), layout="constrained")
+    figure, axes = plt.subplots(figsize=(width, 0.84 * width), layout="constrained")
     axes.set_facecolor("#dddddd")
     image = axes.imshow(matrix, cmap="viridis", interpolation="nearest")
     figure.colorbar(image, ax=axes, label="similarity of classifiers", shrink=0.85)
-    step = max(1, len(ids) // 20)
+    step = -(-len(ids) // int(3.2 * width))  # numbers that have room
     axes.set_xticks(range(0, len(ids), step), [str(i) for i in ids[::step]], fontsize=8)
     axes.set_yticks(range(0, len(ids), step), [str(i) for i in ids[::step]], fontsize=8)
     axes.set(xlabel="client", ylabel="client", title=f"{title}\n(grey: never met, or itself)")
@@ -118,7 +130,11 @@ def comparison_figures(comparison: Comparison, folder: Path) -> list[Path]:
     first = {name: by_seed[seed] for name, by_seed in comparison.runs.items()}
     made = [
         curves({name: list(by_seed.values()) for name, by_seed in comparison.runs.items()}, folder / "curves.png"),
-        clients({name: run.client_values() for name, run in first.items()}, folder / "clients.png", f", seed {seed}"),
+        clients(
+            {name: run.client_values() for name, run in first.items()},
+            folder / "clients.png",
+            f"Each client's accuracy, as served, seed {seed}",
+        ),
     ]
     return made + _similarities({f"{name}, seed {seed}": run for name, run in first.items()}, folder)
 

@@ -14,8 +14,8 @@ from pfedsim.runs.compare import ALONE, COMMON, Comparison
 from pfedsim.runs.folder import Run
 
 
-def percent(value: float) -> str:
-    return "-" if np.isnan(value) else f"{100 * value:.2f}"
+def percent(value: float | None) -> str:
+    return "-" if value is None or np.isnan(value) else f"{100 * value:.2f}"
 
 
 def mean_std(values: np.ndarray) -> str:
@@ -193,16 +193,12 @@ def run_table(runs: Sequence[Run]) -> Table:
         for heading in (f"{name}: in %", *shown):
             table.add_column(heading, justify="left" if heading.endswith("in %") else "right")
         for figure, words in FIGURES.items():
-            table.add_row(words, *(percent(_number(s.get(figure))) for s in shown.values()))
+            table.add_row(words, *(percent(s.get(figure)) for s in shown.values()))
         return table
     for heading in ("run", "method", "served:\nall samples", "served:\nclient mean", "tuned:\nall samples", "tuned:\nclient mean"):
         table.add_column(heading, justify="left" if heading in ("run", "method") else "right")
     for run in runs:
         served, after = run.summary["served"], run.summary["finetuned"] or {}
         cells = (served["micro"], served["mean"], after.get("micro"), after.get("mean"))
-        table.add_row(run.path.name, run.summary["method"], *(percent(_number(c)) for c in cells))
+        table.add_row(run.path.name, run.summary["method"], *(percent(c) for c in cells))
     return table
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pfedsim import backends, data, models
+from pfedsim import backends, data, models, track
 from pfedsim.data import partition as partitions
 from pfedsim.data.dataset import Defaults
 from pfedsim.errors import Error, nearest
@@ -82,6 +82,7 @@ class Config(Training):
     device: str = Field("cpu", description="cpu, cuda or cuda:N", pattern=r"^(cpu|cuda(:\d+)?)$", exclude=True)
     backend: str = Field("auto", description="auto, torch or native (the CPU's own kernels, for chains of common layers)")
     workers: int | None = Field(None, ge=1, description="worker processes (default: all cores)", exclude=True)
+    track: str | None = Field(None, description="tensorboard:DIR, mlflow:URI or wandb:PROJECT (default: none)", exclude=True)
     score: Score = Score()
     dropouts: Dropouts | None = Field(None, description="clients that drop out or come late, simulated")
     options: dict[str, dict[str, Any]] = Field(default_factory=dict, description="a method's own options, by its name")
@@ -164,6 +165,8 @@ def check(values: Mapping[str, Any]) -> Config:
         raise Error(f"there is no backend {config.backend!r}; {nearest(config.backend, backends.NAMES)}")
     if config.model is not None:
         models.check_name(config.model)
+    if config.track is not None:
+        track.check(config.track)
     for name, options in config.options.items():
         if name in METHODS and name != mine:  # the asked method's own are checked with it; it may be a user's of the same name
             parse(name, {name: options})

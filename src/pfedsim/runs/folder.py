@@ -22,10 +22,12 @@ from pfedsim.runs.durable import Log
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import Tensor, nn
+    import pandas
+    from torch import Tensor
 
     from pfedsim.data.dataset import DataSet
     from pfedsim.layout import Layout
+    from pfedsim.personal import ClientModel
     from pfedsim.scoring import Scores
 
 BASE = "base.safetensors"
@@ -39,7 +41,7 @@ def is_run_folder(path: Path) -> bool:
     """Whether a run wrote all that lies here."""
     ours = {
         *("config.toml", "manifest.json", "partition.json", "summary.json", PREDICTIONS, SUMS, *LOGS),
-        *("models", "similarity", "figures", "checkpoint"),
+        *("models", "similarity", "figures", "report.html", "checkpoint"),
     }
     names = {p.name.removesuffix(durable.TEMPORARY) for p in path.iterdir()}
     return names <= ours and "timings.jsonl" in names
@@ -121,30 +123,17 @@ class Run:
             files = [f for f in files if f.stem == f"{round:05d}"]
         return Pairs.of(tensors(files[-1], "i", "j", "value")) if files else None
 
-    def inputs(self, x: Any, client: int | None = None) -> Tensor:
-        """Samples as stored (bytes count as pixels and are brought to 0..1), normalised by the set's mean and std, for `client(i)`.
-        Missing cells (NaN) become what stands for them at `client`."""
-        import torch
-
-        from pfedsim.backends.torch import normalised
-
-        index = self._index
-        samples = torch.as_tensor(x)
-        if tuple(samples.shape[1:]) != tuple(index["shape"]):
-            raise Error(f"samples have shape {tuple(samples.shape[1:])}; this run's have {tuple(index['shape'])}")
-        over = (-1, *[1] * (len(index["shape"]) - 1))
-        if samples.is_floating_point() and bool(samples.isnan().any()):
-            if str(client) not in index.get("fill", {}):
-                raise Error("samples have missing values: say whose model they are for, as in inputs(x, client=0), or fill them in")
-            samples = samples.where(~samples.isnan(), torch.tensor(index["fill"][str(client)]).reshape(over))
-        return normalised(samples, *(torch.tensor(index[name]).reshape(over) for name in ("mean", "std")))
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """Versions, machine, time: what may differ between equal runs."""
+        return _json(self.path / "manifest.json")
 
     @cached_property
-    def _index(self) -> dict[str, Any]:
-        """What the models are of."""
+    def index(self) -> dict[str, Any]:
+        """What the models are of: network, head, sample shape and type, classes, mean and std."""
         path = self.path / "models" / "index.json"
         index = _json(path)
-        missing = [key for key in ("model", "shape", "classes", "mean", "std", "clients") if key not in index]
+        missing = [key for key in ("model", "shape", "dtype", "classes", "mean", "std", "clients") if key not in index]
         if missing:
             raise Error(f"{path} is not whole: it has no {missing[0]!r}")
         return index
@@ -152,28 +141,32 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {self.summary['method']}, accuracy {100 * self.accuracy:.2f}%)"
 
-    def client(self, number: int) -> nn.Module:
-        """This client's final model as an ordinary module in eval mode; `inputs` makes what it takes from samples as stored."""
-        from pfedsim import models
-        from pfedsim.seeds import torch_seeded
+    def client(self, number: int) -> ClientModel:
+        """This client's final model: `predict(x)` and `probabilities(x)` take samples as stored; the ordinary module is `module`."""
+        from pfedsim.personal import ClientModel, rebuild
 
-        index = self._index
+        index = self.index
         if not 0 <= number < index["clients"]:
             raise Error(f"there is no client {number}: this run has clients 0 to {index['clients'] - 1}")
         found = tensors(self.path / "models" / BASE)
         own = self.path / "models" / f"client-{number:05d}.safetensors"
         if own.is_file():
             found |= tensors(own)
-        with torch_seeded(0, "model"):  # its first values are thrown away; the caller's generator is left alone
-            module = models.build(index["model"], tuple(index["shape"]), len(index["classes"]))
-        counters = {name for name in module.state_dict() if name.endswith("num_batches_tracked")}  # they are not kept
-        if set(found) | counters != set(module.state_dict()):
-            raise Error(f"{self.path / 'models'} does not hold this network's tensors; pfedsim doctor {self.path} says what is damaged")
         try:
-            module.load_state_dict(found, strict=False)
-        except RuntimeError as error:
-            raise Error(f"{self.path / 'models'}: {' '.join(str(error).split())}") from error
-        return module.eval()
+            module = rebuild(index["model"], index["shape"], len(index["classes"]), found)
+        except Error as error:
+            raise Error(f"{self.path / 'models'}: {error}; pfedsim doctor {self.path} says what is damaged") from error
+        fill = index.get("fill", {}).get(str(number))
+        return ClientModel(module, index["classes"], index["shape"], index["dtype"], index["mean"], index["std"], fill)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """clients.csv as a DataFrame, a row per figure of a client; confusion matrices, which are no numbers, are left out."""
+        try:
+            import pandas
+        except ImportError:
+            raise Error("to_pandas needs pandas: pip install pandas") from None
+        rows = [{**r, "value": float(r["value"] or "nan")} for r in self.clients() if r["metric"] != "confusion"]
+        return pandas.DataFrame(rows).astype({"round": int, "client": int})
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -299,9 +292,9 @@ class Writer:
         fills: Mapping[str, list[float]] | None = None,
     ) -> Models:  # fmt: skip
         """Where every client's final model goes, in the order of clients. `fills`: what stands for each client's missing cells."""
-        about: dict[str, Any] = {"model": config.model, "head": config.head, "shape": list(data.shape), "classes": list(data.classes)}
-        about |= {"mean": data.mean, "std": data.std, "clients": clients, "base": base[0], **({"fill": fills} if fills else {})}
-        self.json("models/index.json", about)
+        about: dict[str, Any] = {"model": config.model, "head": config.head, "shape": list(data.shape), "dtype": str(data.x.dtype)}
+        about |= {"classes": list(data.classes), "mean": data.mean, "std": data.std, "clients": clients, "base": base[0]}
+        self.json("models/index.json", {**about, **({"fill": fills} if fills else {})})
         return Models(self, layout.named(base[1]), layout)
 
 

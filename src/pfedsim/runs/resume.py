@@ -29,7 +29,7 @@ class Stopped:
 
 def stopped(config: Config | None, run: Path, federation: Federation | None, allow_drift: bool, **place: Any) -> Stopped:
     """What the folder holds, refused where `config` (None: the folder's own) asks for another run or where this is another place.
-    `place`: workers and data_dir, which may differ."""
+    `place`: workers, data_dir and track, which may differ."""
     own = stated(run)
     digest = digest_of(run / "config.toml")[0]
     found, notes = latest(run, digest)

@@ -6,9 +6,9 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -94,13 +94,39 @@ def execute(
                 raise Error(f"{out} was taken by another process meanwhile; choose another --out")
         if not finished:
             was.notes.append(room(was.session, out))
-            execution = _Execution(was, out, watch, [str(w.message) for w in caught if w.category is Notice], saves=keep is None)
-            try:
-                execution.carry_out(state)
-            finally:
-                execution.close()
+            with tracked(was.session.config, out, watch) as watch:
+                execution = _Execution(was, out, watch, [str(w.message) for w in caught if w.category is Notice], saves=keep is None)
+                try:
+                    execution.carry_out(state)
+                finally:
+                    execution.close()
         shutil.rmtree(out / FOLDER, ignore_errors=True)
     return Run(out, keep)
+
+
+@contextmanager
+def tracked(config: Config, out: Path, watch: Watch) -> Iterator[Watch]:
+    """A watcher that also tells the tracker, where one is asked for, what the folder says after every round."""
+    if config.track is None:
+        yield watch
+        return
+    from pfedsim.track.follow import Follower
+
+    last = Progress("", 0, 0, float("nan"), None, None)
+    follower = Follower(config.track, config, out, lambda note: watch(replace(last, note=note)))
+
+    def both(now: Progress) -> None:
+        nonlocal last
+        last = now
+        watch(now)
+        follower.look()
+
+    try:
+        yield both
+    except BaseException:
+        follower.close(failed=True)
+        raise
+    follower.close(failed=False)
 
 
 class _Execution:

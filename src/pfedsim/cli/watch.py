@@ -1,0 +1,102 @@
+"""A run under way, followed from its folder: a live view on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from pfedsim.cli.progress import duration
+from pfedsim.report.tables import percent, size
+from pfedsim.runs.news import News, news
+
+PAUSE = 0.5  # seconds between two looks
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def follow(folder: Path, console: Console, pause: Callable[[float], None] = time.sleep) -> None:
+    """Until the run has ended, or the user has."""
+    try:
+        if console.is_terminal:
+            with Live(view(news(folder)), console=console, refresh_per_second=4) as live:
+                while not (now := news(folder)).finished:
+                    live.update(view(now))
+                    pause(PAUSE)
+                live.update(view(now))
+        else:
+            shown = 0
+            while True:
+                now = news(folder)
+                for line in lines(now, shown):
+                    console.print(line, highlight=False, soft_wrap=True)
+                shown = now.round
+                if now.finished:
+                    break
+                pause(PAUSE)
+        console.print(f"finished; pictures: pfedsim show {folder}", highlight=False, soft_wrap=True)
+    except KeyboardInterrupt:
+        console.print("no longer watching; the run goes on", highlight=False)
+
+
+def view(now: News) -> RenderableType:
+    """The state of the run on one screen."""
+    served = [s for s in now.scores if s["model"] == "served"]
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_row("rounds", f"{now.round} of {now.rounds}{'' if now.finished else _left(now)}")
+    table.add_row("", ProgressBar(max(1, now.rounds), now.round, width=50))
+    if not now.finished:
+        table.add_row("last sign of life", f"{duration(now.silence)} ago")
+    if now.records:
+        last = now.records[-1]
+        table.add_row("training loss", _number(last["train_loss"]) + "  " + _spark([r["train_loss"] for r in now.records]))
+        table.add_row("clients in it", str(len(last["clients"])))
+        down, up = (size(sum(r[way] for r in now.records)) for way in ("bytes_down", "bytes_up"))
+        table.add_row("received, sent", f"{down}, {up}")
+    for score in now.scores[-1:] if now.finished and now.scores[-1:] and now.scores[-1]["model"] != "served" else []:
+        table.add_row("after local epochs", _score(score))
+    if served:
+        table.add_row("served", f"{_score(served[-1])}, round {served[-1]['round']}")
+        table.add_row("accuracy", _spark([s["micro"] for s in served]))
+    events = [Text(f"{e['event']}: {e.get('why', e.get('what', ''))}", style="yellow") for e in now.events[-3:]]
+    return Group(Text(now.title, style="bold"), table, *events)
+
+
+def lines(now: News, shown: int) -> list[str]:
+    """The rounds after `shown`, a line each."""
+    scores = {s["round"]: s for s in now.scores if s["model"] == "served"}
+    return [
+        f"round {r['round']} of {now.rounds}: training loss {_number(r['train_loss'])}"
+        + (f", served {_score(scores[r['round']])}" if r["round"] in scores else "")
+        for r in now.records
+        if r["round"] > shown
+    ]
+
+
+def _left(now: News) -> str:
+    if not now.round:
+        return ""
+    return f", about {duration(now.seconds / now.round * (now.rounds - now.round))} left"
+
+
+def _score(score: dict[str, Any]) -> str:
+    return f"{percent(score['micro'])}% of all samples, {percent(score['mean'])}% client mean, {percent(score['worst_tenth'])}% worst tenth"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _spark(values: list[float | None]) -> str:
+    """The last forty values as bars from the lowest to the highest."""
+    known = [v for v in values[-40:] if v is not None]
+    if len(known) < 2:
+        return ""
+    low, high = min(known), max(known)
+    return "".join(BARS[int((v - low) / ((high - low) or 1) * (len(BARS) - 1))] for v in known)

@@ -1,0 +1,1 @@
+"""Clients' models as folders that stand on their own: written, read, pushed, predicted with."""

@@ -1,0 +1,64 @@
+"""The model card of an export: what it is, how good, how to use it, where it comes from."""
+
+from __future__ import annotations
+
+from pfedsim.export.config import NETWORK, ONNX, PT2, ExportConfig
+
+FIGURES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "auroc": "AUROC", "loss": "loss"}
+
+
+def card(config: ExportConfig) -> str:
+    """README.md, with the front matter that model hubs read."""
+    run, served, after = config.run, config.test.get("served", {}), config.test.get("finetuned", {})
+    title = f"{run['method']} on {run['data']}: the model of client {run['client']}"
+    bytes_in = ", bytes 0 to 255" if config.input.dtype == "uint8" else ""
+    lines = [
+        "---",
+        "library_name: pfedsim",
+        "tags: [federated-learning, personalised, classification]",
+        "---",
+        f"# {title}",
+        "",
+        f"The personal model of client {run['client']}, one of {run['clients']}, after {run['rounds']} rounds of {run['method']} "
+        f"(seed {run['seed']}). It was made for this client's data; on other data it may be no good.",
+        "",
+        "## How good",
+        f"On the client's own {served.get('samples', 0)} test samples, as the run reported:",
+        "",
+        "| figure | this model |" + (f" after {after['epochs']} more local epochs |" if after else ""),
+        "|---|---:|" + ("---:|" if after else ""),
+    ]
+    for figure, words in FIGURES.items():
+        cells = [_cell(scores.get(figure)) for scores in (served, after) if scores]
+        lines.append(f"| {words} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "## What it takes and gives",
+        f"Samples of shape {tuple(config.input.shape)} ({config.input.dtype}{bytes_in}, channels first), normalised inside by mean "
+        f"{config.input.mean} and std {config.input.std}. It tells apart: {', '.join(config.classes)}.",
+        "",
+        "## Use",
+        *_use(config),
+        "",
+        "## Where it comes from",
+        *(f"- {name.replace('_', ' ')}: {value}" for name, value in run.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _use(config: ExportConfig) -> list[str]:
+    trust = ", trust=True" if config.network.startswith(NETWORK) else ""
+    lines = ["```python", "import pfedsim", "", f'model = pfedsim.load("."{trust})', "model.predict(x), model.probabilities(x)", "```"]
+    if trust:
+        call = ", ".join(f"{name}={value!r}" for name, value in config.arguments.items())
+        name = config.network.partition(":")[2]
+        lines += ["", f"Without pfedsim, on normalised samples: `{name}({call})` of `{NETWORK}` with the tensors of `model.safetensors`."]
+    if ONNX in config.files:
+        lines += ["", f'`{ONNX}`: `onnxruntime.InferenceSession("{ONNX}").run(["scores"], {{"x": x}})`, samples as above.']
+    if PT2 in config.files:
+        lines += ["", f'`{PT2}`: `torch.export.load("{PT2}").module()(x)`, samples as above.']
+    return lines
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

@@ -1,0 +1,117 @@
+"""Pictures, folders of them, tables and `.npz` files as samples for a model; what does not fit gets one sentence."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from pfedsim.data.npz import arrays_in, samples_of
+from pfedsim.data.pictures import SUFFIXES, image_in, pixels_of, rescaled
+from pfedsim.errors import Error
+from pfedsim.personal import ClientModel
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Samples as a model takes them, what each is called and, where the source says it, its true class."""
+
+    names: list[str]
+    x: np.ndarray
+    labels: list[str] | None = None
+
+
+def read(model: ClientModel, sources: Sequence[Path], resize: bool = False) -> Samples:
+    """One table, one `.npz`, or any number of pictures and folders of pictures."""
+    missing = [path for path in sources if not path.exists()]
+    if missing:
+        raise Error(f"there is no file or folder {missing[0]}")
+    if [path.suffix.lower() for path in sources] == [".npz"]:
+        return npz(model, sources[0])
+    if [path.suffix.lower() for path in sources] == [".csv"]:
+        return table(model, sources[0])
+    files = [file for path in sources for file in _pictures(path)]
+    return Samples([str(file) for file in files], np.stack([picture(model, file, resize) for file in files]))
+
+
+def _pictures(path: Path) -> list[Path]:
+    if path.is_dir():
+        found = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+        if not found:
+            raise Error(f"{path} holds no picture ({', '.join(SUFFIXES)})")
+        return found
+    if path.suffix.lower() in (".npz", ".csv"):
+        raise Error(f"{path} stands among others; a model takes pictures and folders of them, or one .csv, or one .npz")
+    return [path]
+
+
+def picture(model: ClientModel, file: Path | IO[bytes], resize: bool = False) -> np.ndarray:
+    """One picture as (channels, height, width) bytes, grey or colour as the model has it; `resize` brings it to the model's size."""
+    if model.dtype != "uint8" or len(model.shape) != 3 or model.shape[0] not in (1, 3):
+        raise Error(f"this model takes {model.dtype} samples of shape {model.shape}, not pictures; give them as a .npz with x")
+    channels, height, width = model.shape
+    image = image_in(file, grey=channels == 1)
+    if image.size != (width, height) and not resize:
+        name = file if isinstance(file, Path) else "the picture"
+        what = f"is {image.width} x {image.height} pixels; this model takes {width} x {height}"
+        raise Error(f"{name} {what} (--resize brings pictures to that size)")
+    return pixels_of(rescaled(image, width, height))
+
+
+def table(model: ClientModel, path: Path) -> Samples:
+    """A CSV file with a sample in each row, its numbers in the order of the data that the model was trained on; an empty cell is a
+    missing value, for a model that has learnt what stands for it."""
+    if len(model.shape) != 1:
+        raise Error(f"this model takes samples of shape {model.shape}, not rows of a table")
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise Error(f"{path} is not a CSV table: {error}") from error
+    head = rows.pop(0) if rows and not any(_is_number(cell) for cell in rows[0]) else None
+    if not rows:
+        raise Error(f"{path} holds no row of numbers")
+    (columns,) = model.shape
+    first = 1 if head is None else 2
+    for number, row in enumerate([head, *rows] if head else rows, 1):
+        if len(row) != columns:
+            raise Error(f"{path}, row {number} has {len(row)} columns; this model takes {columns}")
+    for number, row in enumerate(rows, first):
+        bad = next((k for k, cell in enumerate(row) if not _is_number(cell) and (cell or model.fill is None)), None)
+        if bad is not None:
+            raise Error(f"{path}, row {number}, column {head[bad] if head else bad + 1}: {row[bad]!r} is not a number")
+    return Samples([str(k) for k in range(1, len(rows) + 1)], np.array([[cell or "nan" for cell in row] for row in rows], dtype=np.float32))
+
+
+def npz(model: ClientModel, path: Path) -> Samples:
+    """The `x` of a .npz file, as `--data` takes it; with `y`, their true classes."""
+    arrays = arrays_in(path)
+    if "x" not in arrays:
+        raise Error(f"{path} has no array 'x'; it has {', '.join(sorted(arrays)) or 'none'}")
+    x = samples_of(path, arrays["x"], "refuse" if model.fill is None else "mean")
+    names = [str(k) for k in range(len(x))]
+    return Samples(names, x, _labels(model, path, arrays) if "y" in arrays else None)
+
+
+def _labels(model: ClientModel, path: Path, arrays: dict[str, np.ndarray]) -> list[str]:
+    y = arrays["y"]
+    if y.shape != arrays["x"].shape[:1]:
+        raise Error(f"{path}: y has shape {y.shape}; it must be one label per sample")
+    if y.dtype.kind in "US":
+        return [str(label) for label in y.tolist()]
+    classes = [str(c) for c in arrays["classes"].tolist()] if "classes" in arrays else list(model.classes)
+    if y.dtype.kind not in "iu" or (len(y) and not 0 <= y.min() <= y.max() < len(classes)):
+        raise Error(f"{path}: y must hold words, or whole numbers from 0 to {len(classes) - 1}")
+    return [classes[k] for k in y.tolist()]
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True

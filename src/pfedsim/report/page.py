@@ -1,0 +1,83 @@
+"""One self-contained HTML page: style and pictures lie inside it, and nothing is fetched."""
+
+from __future__ import annotations
+
+import base64
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+WIDE, NARROW = 7.5, 4.2  # inches of a picture; a narrow screen gets one drawn for it, so that its words stay readable
+
+STYLE = """
+:root { color-scheme: light; }
+body { margin: 0 auto; padding: 1.5rem; max-width: 60rem; font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; }
+h1 { margin: 0 0 1rem; font-size: 1.6rem; line-height: 1.25; overflow-wrap: anywhere; }
+h2 { margin: 2.2rem 0 .6rem; padding-top: .6rem; border-top: 1px solid #ccc; font-size: 1.2rem; }
+nav a { margin-right: 1rem; }
+a { color: #0059a0; }
+img { display: block; max-width: 100%; height: auto; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .2rem .9rem .2rem 0; text-align: right; vertical-align: top; border-bottom: 1px solid #e3e3e3; }
+th { border-bottom-color: #888; }
+th:first-child, td:first-child { text-align: left; }
+td + td { white-space: nowrap; }
+table.facts td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+table.facts td:first-child { overflow-wrap: normal; color: #555; }
+pre { padding: .8rem; overflow-x: auto; background: #f4f4f4; font-size: .85rem; }
+summary { cursor: pointer; color: #0059a0; }
+@media (max-width: 600px) { body { padding: 1rem; font-size: 15px; } }
+"""
+
+
+def page(title: str, sections: Mapping[str, str]) -> str:
+    """A whole page: a heading and HTML for each section, with links to them on top."""
+    parts = [(f"s{k}", escape(heading), body) for k, (heading, body) in enumerate(sections.items())]
+    links = " ".join(f'<a href="#{name}">{heading}</a>' for name, heading, _ in parts)
+    bodies = "\n".join(f'<section id="{name}">\n<h2>{heading}</h2>\n{body}\n</section>' for name, heading, body in parts)
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<style>{STYLE}</style>\n</head>\n<body>\n'
+        f"<h1>{escape(title)}</h1>\n<nav>{links}</nav>\n{bodies}\n</body>\n</html>\n"
+    )
+
+
+def paragraph(text: str) -> str:
+    return f"<p>{escape(text)}</p>"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """The first column left, the others right."""
+    lines = [_row("th", head), *(_row("td", row) for row in rows)]
+    return f'<div class="scroll"><table>{"".join(lines)}</table></div>'
+
+
+def facts(named: Mapping[str, object]) -> str:
+    """What is called what, a line each."""
+    return f'<table class="facts">{"".join(_row("td", pair) for pair in named.items())}</table>'
+
+
+def preformatted(text: str) -> str:
+    return f"<pre>{escape(text)}</pre>"
+
+
+def folded(summary: str, body: str) -> str:
+    """Shown when asked for."""
+    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
+
+
+def picture(draw: Callable[[Path, float], Path], alt: str) -> str:
+    """What `draw(path, width in inches)` draws, inside the page: once for wide screens, once for narrow ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        wide, narrow = (_data_uri(draw(Path(folder) / f"{width}.svg", width)) for width in (WIDE, NARROW))
+    return f'<picture><source media="(max-width: 600px)" srcset="{narrow}"><img src="{wide}" alt="{escape(alt)}"></picture>'
+
+
+def _data_uri(path: Path) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def _row(cell: str, values: Iterable[object]) -> str:
+    return f"<tr>{''.join(f'<{cell}>{escape(str(v))}</{cell}>' for v in values)}</tr>"

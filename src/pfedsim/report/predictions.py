@@ -1,0 +1,62 @@
+"""Predictions as table, CSV or JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says of each sample."""
+
+    names: Sequence[str]
+    classes: Sequence[str]
+    probabilities: Sequence[Sequence[float]]
+    labels: Sequence[str] | None = None
+
+    @property
+    def called(self) -> list[int]:
+        """The most probable class of each sample."""
+        return [max(range(len(row)), key=row.__getitem__) for row in self.probabilities]
+
+    @property
+    def right(self) -> int | None:
+        """How many are as labelled."""
+        return None if self.labels is None else sum(self.classes[k] == y for k, y in zip(self.called, self.labels, strict=True))
+
+    def table(self) -> Table:
+        table = Table("input", *(["label"] if self.labels is not None else []), "class", "probability")
+        table.columns[-1].justify = "right"
+        for k, best in enumerate(self.called):
+            label = [self.labels[k]] if self.labels is not None else []
+            table.add_row(self.names[k], *label, self.classes[best], f"{self.probabilities[k][best]:.4f}")
+        return table
+
+    def csv(self) -> str:
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        labels = ["label"] if self.labels is not None else []
+        writer.writerow(["input", *labels, "class", "probability", *(f"p({c})" for c in self.classes)])
+        for k, best in enumerate(self.called):
+            label = [self.labels[k]] if self.labels is not None else []
+            writer.writerow([self.names[k], *label, self.classes[best], self.probabilities[k][best], *self.probabilities[k]])
+        return file.getvalue()
+
+    def json(self) -> str:
+        records: list[dict[str, Any]] = []
+        for k, best in enumerate(self.called):
+            row = self.probabilities[k]
+            record = {"input": self.names[k], "class": self.classes[best], "probability": row[best]}
+            record["probabilities"] = dict(zip(self.classes, row, strict=True))
+            records.append(record | ({"label": self.labels[k]} if self.labels is not None else {}))
+        content: dict[str, Any] = {"predictions": records}
+        if self.right is not None:
+            content["accuracy"] = self.right / len(records)
+        return json.dumps(content, indent=1)

@@ -1,0 +1,141 @@
+"""A run as one page: what ran, what came of it for whom, what it cost, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pfedsim.report import figures, page
+from pfedsim.report.tables import FIGURES, percent, size
+from pfedsim.runs.folder import Run, lines
+
+AS_SERVED = "as served"
+
+
+def write(run: Run, folder: Path) -> Path:
+    """report.html in this folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "report.html"
+    path.write_text(run_page(run))
+    return path
+
+
+def run_page(run: Run) -> str:
+    """The whole page."""
+    summary = run.summary
+    sections = {
+        "What ran": _what(run),
+        "Over the rounds": _curves(run),
+        "Each client": _clients(run),
+        "Who resembles whom": _similarity(run),
+        "Bytes": _bytes(run),
+        "Time": _time(run),
+        "Events": _events(run),
+        "Configuration": page.preformatted((run.path / "config.toml").read_text()),
+        "Environment": _environment(run),
+    }
+    title = f"{summary['method']} on {summary['data']}, {summary['clients']} clients, {summary['rounds']} rounds, seed {summary['seed']}"
+    return page.page(title, {heading: body for heading, body in sections.items() if body})
+
+
+def _after(run: Run) -> str | None:
+    """What the second model is called; None where none was scored."""
+    second = run.summary["finetuned"]
+    return f"after {second['epochs']} local epoch{'s' * (second['epochs'] > 1)}" if second else None
+
+
+def _what(run: Run) -> str:
+    config, after = run.config, _after(run)
+    named = {
+        "method": run.summary["method"],
+        "data": run.summary["data"],
+        "model": config.model,
+        "clients": f"{run.summary['clients']}, of whom {100 * (config.join or 0):.0f}% take part in a round",
+        "partition": f"{config.partition}" + (f", alpha {config.alpha}" if "dirichlet" in f"{config.partition}" else ""),
+        "training": f"{config.rounds} rounds of {config.epochs} epochs, batches of {config.batch}, learning rate {config.lr}",
+    }
+    columns = {AS_SERVED: run.summary["served"]} | ({after: run.summary["finetuned"]} if after else {})
+    rows = [(words, *(percent(values.get(figure)) for values in columns.values())) for figure, words in FIGURES.items()]
+    return (
+        page.facts(named) + page.paragraph("After the last round, on the clients' own test parts, in %:") + page.table(["", *columns], rows)
+    )
+
+
+def _curves(run: Run) -> str:
+    loss = {m["round"]: m["train_loss"] for m in run.metrics() if m.get("train_loss") is not None}
+    parts = [page.picture(lambda path, width: figures.curves({run.summary["method"]: [run]}, path, width), "accuracy by round")]
+    if loss:
+        parts.append(
+            page.picture(
+                lambda path, width: figures.over_rounds({"": loss}, path, "loss", "Training loss of each round", width), "loss by round"
+            )
+        )
+    return "\n".join(parts)
+
+
+def _clients(run: Run) -> str:
+    after = _after(run)
+    values = {AS_SERVED: run.client_values()} | ({after: run.client_values(model="finetuned")} if after else {})
+    samples = run.client_values("samples")
+    drawn = page.picture(lambda path, width: figures.clients(values, path, "Each client's accuracy", width), "accuracy by client")
+    rows = [(i, int(samples[i]), *(percent(v[i]) for v in values.values())) for i in range(len(samples))]
+    return drawn + page.folded("All clients as a table", page.table(["client", "test samples", *(f"{name}, %" for name in values)], rows))
+
+
+def _similarity(run: Run) -> str:
+    pairs = run.similarity()
+    if pairs is None or not pairs.ids:
+        return ""
+    title = f"After round {run.summary['rounds']}"
+    return page.picture(lambda path, width: figures.similarity(pairs, path, title, min(width, 6.2)), "similarities of the clients")
+
+
+def _bytes(run: Run) -> str:
+    records = [m for m in run.metrics() if "bytes_down" in m]
+    rows = []
+    for words, way in (("received by clients", "down"), ("sent by clients", "up")):
+        each = run.summary[f"bytes_{way}_per_client_round"]
+        rows.append((words, size(each), size(sum(m[f"bytes_{way}"] for m in records))))
+    return page.table(["", "per client and round", "in all"], rows)
+
+
+def _time(run: Run) -> str:
+    records = lines(run.path / "timings.jsonl")
+    rounds = {r["round"]: r["seconds"] for r in records if "training" in r}
+    training = {r["round"]: r["training"] for r in records if "training" in r}
+    scoring = sum(r["seconds"] for r in records if "scoring" in r)
+    if not rounds:
+        return ""
+    table = page.table(
+        ["", "seconds"],
+        [
+            ("all rounds", f"{sum(rounds.values()):.1f}"),
+            ("a round, in the mean", f"{sum(rounds.values()) / len(rounds):.2f}"),
+            ("training, summed over clients", f"{sum(training.values()):.1f}"),
+            ("scoring", f"{scoring:.1f}"),
+        ],
+    )
+    both = {"the round": rounds, "training, summed over clients": training}
+    return table + page.picture(
+        lambda path, width: figures.over_rounds(both, path, "seconds", "Time of each round", width), "seconds by round"
+    )
+
+
+def _events(run: Run) -> str:
+    events = lines(run.path / "events.jsonl")
+    if not events:
+        return page.paragraph("None: every reply was used.")
+    shown = {f"{k}. {e['event']}": ", ".join(f"{name} {v}" for name, v in e.items() if name != "event") for k, e in enumerate(events, 1)}
+    return page.facts(shown)
+
+
+def _environment(run: Run) -> str:
+    return page.facts(_flat(run.manifest) | {"configuration": run.summary["config_digest"], "models": run.summary["models_digest"]})
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value) if isinstance(value, Mapping) else {} if value is None else {name.replace("_", " "): value}
+    return flat

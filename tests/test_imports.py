@@ -146,8 +146,7 @@ LOADS = {"torch.load", "torch.jit.load", "torch.hub.load", "yaml.load", "yaml.un
 @pytest.mark.parametrize("path", FILES, ids=module_of)
 def test_nothing_executable_is_ever_loaded(path: Path) -> None:
     """No pickle of data. Workers get their jobs over a pipe by multiprocessing's own transport, which is no file and which nobody else
-    can write to: that, in the pool alone, is one exception; the other is torch's reader of bare tensors, for weights fetched by
-    checksum, in data.unpack alone."""
+    can write to: that, in the pool alone, is the exception."""
     tree = ast.parse(path.read_text())
     imported = imports(path)
     assert not {name.partition(".")[0] for name in imported} & UNPICKLES
@@ -155,13 +154,10 @@ def test_nothing_executable_is_ever_loaded(path: Path) -> None:
     assert module_of(path) == "engines.pool" or not [name for name in imported if "Pickler" in name]
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
-            others = LOADS - {"torch.load"} if module_of(path) == "data.unpack" else LOADS
-            assert ast.unparse(node) not in others | EXECUTES
+            assert ast.unparse(node) not in LOADS | EXECUTES
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             assert called not in EXECUTES, called
-            if called == "torch.load":  # with this it reads tensors and nothing else
-                assert "weights_only=True" in ast.unparse(node)
             for word in node.keywords:
                 if word.arg == "allow_pickle":
                     assert isinstance(word.value, ast.Constant)

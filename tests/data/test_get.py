@@ -281,16 +281,41 @@ def test_what_cannot_be_fetched(tmp_path: Path, name: str, words: dict[str, str]
         get.get(name, tmp_path, **words)  # type: ignore[arg-type]
 
 
-def test_torch_files_become_safetensors_and_nothing_executable_is_read(tmp_path: Path) -> None:
-    tensors = {"a.weight": torch.arange(6.0).reshape(2, 3), "a.count": torch.tensor(3)}
+def test_torch_files_become_safetensors_and_nothing_that_they_name_is_called(tmp_path: Path) -> None:
+    base = torch.arange(24.0).reshape(4, 6)
+    tensors = {
+        "a.weight": base[:2, 1:4],
+        "a.turned": base.T,
+        "a.count": torch.tensor(3),
+        "a.half": torch.ones(2).half(),
+        "a.none": torch.ones(0, 3),
+    }
+    state = torch.nn.BatchNorm2d(3).state_dict()  # an ordered table with attributes
     for zipped_too in (True, False):  # today's format and the one of torch's first years
-        torch.save(tensors, tmp_path / "w.pth", _use_new_zipfile_serialization=zipped_too)
-        unpack.torch_file(tmp_path / "w.pth", tmp_path / "out")
-        found = pretrained.load(tmp_path / "out" / "w.safetensors")
-        assert {name: t.tolist() for name, t in found.items()} == {name: t.tolist() for name, t in tensors.items()}
-    torch.save({"a": gzip.GzipFile}, tmp_path / "bad.pth")
-    with pytest.raises(Error, match=r"bad\.pth is not a file of tensors"):
-        unpack.torch_file(tmp_path / "bad.pth", tmp_path / "out")
+        for content in (tensors, state):
+            torch.save(content, tmp_path / "w.pth", _use_new_zipfile_serialization=zipped_too)
+            unpack.torch_file(tmp_path / "w.pth", tmp_path / "out")
+            found = pretrained.load(tmp_path / "out" / "w.safetensors")
+            assert found.keys() == content.keys()
+            assert all(found[name].equal(t) and found[name].dtype == t.dtype for name, t in content.items())
+        whole = (tmp_path / "w.pth").read_bytes()
+        for cut in range(0, len(whole), 97):
+            (tmp_path / "cut.pth").write_bytes(whole[:cut])
+            with pytest.raises(Error, match=r"cut\.pth is not a file of tensors"):
+                unpack.torch_file(tmp_path / "cut.pth", tmp_path / "out")
+        for bad in ({"a": gzip.GzipFile}, {"a": _Trap()}, {"a": 1}, [1]):
+            torch.save(bad, tmp_path / "bad.pth", _use_new_zipfile_serialization=zipped_too)
+            with pytest.raises(Error, match=r"bad\.pth is not a file of tensors"):
+                unpack.torch_file(tmp_path / "bad.pth", tmp_path / "out")
+    assert not SPRUNG
+
+
+SPRUNG: list[int] = []
+
+
+class _Trap:
+    def __reduce__(self) -> tuple[object, tuple[int]]:
+        return SPRUNG.append, (1,)
 
 
 def test_offline_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:

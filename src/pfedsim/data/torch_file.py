@@ -117,7 +117,8 @@ def _walked(file: IO[bytes]) -> Any:
             values = since_mark() if name == "SETITEMS" else [stack.pop(), stack.pop()][::-1]
             stack[-1].update(zip(values[::2], values[1::2], strict=True))
         elif name in ("APPEND", "APPENDS"):
-            stack[-1].extend(since_mark() if name == "APPENDS" else [stack.pop()])
+            values = since_mark() if name == "APPENDS" else [stack.pop()]
+            stack[-1].extend(values)
         elif name == "BUILD" and isinstance(stack[-2], dict):
             stack.pop()  # a table's attributes: a state_dict has its versions there
         elif name == "REDUCE":

@@ -87,6 +87,8 @@ def execute(
                     assert config is not None
                     was = Stopped(prepare(config, federation))
                 state = was.session.begin() if was.found is None else was.found.state
+        if not finished:
+            watch = stack.enter_context(tracked(was.session.config, out, watch))
         if not began:  # what is refused leaves no folder behind
             out.mkdir(parents=True, exist_ok=True)
             stack.enter_context(held(out))
@@ -94,12 +96,11 @@ def execute(
                 raise Error(f"{out} was taken by another process meanwhile; choose another --out")
         if not finished:
             was.notes.append(room(was.session, out))
-            with tracked(was.session.config, out, watch) as watch:
-                execution = _Execution(was, out, watch, [str(w.message) for w in caught if w.category is Notice], saves=keep is None)
-                try:
-                    execution.carry_out(state)
-                finally:
-                    execution.close()
+            execution = _Execution(was, out, watch, [str(w.message) for w in caught if w.category is Notice], saves=keep is None)
+            try:
+                execution.carry_out(state)
+            finally:
+                execution.close()
         shutil.rmtree(out / FOLDER, ignore_errors=True)
     return Run(out, keep)
 

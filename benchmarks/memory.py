@@ -93,7 +93,7 @@ def main() -> None:
     torch.set_num_threads(1)
     words = {"rounds": asked.rounds, "epochs": 1, "score": {"every": asked.rounds // 2, "finetune": 0}}
     long = {"rounds": asked.long, "epochs": 1, "method": "pfedsim(rho=0)", "join": 0.5, "score": {"every": asked.long // 10, "finetune": 0}}
-    marks = tuple(range(asked.long // 5, asked.long, asked.long // 5))
+    marks = tuple(range(asked.long // 5, asked.long + 1, asked.long // 5))
     runs: dict[str, tuple[Any, ...]] = {
         "pfedsim, 10000 clients": (10_000, {**words, "method": "pfedsim", "join": 0.001}),
         "feddyn, 10000 clients": (10_000, {**words, "method": "feddyn", "join": 0.001}),

@@ -33,6 +33,8 @@ class ClientScore:
     labels: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     predicted: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     model: Tensor | None = None
+    absent: str = ""
+    """why there is no score"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,13 +96,13 @@ def _scored(
     messages = send(method, fed, kept, state, clients, task)
     works = [Work(i, state.server.round, messages[i], state.memories.get(i, Client()), purpose) for i in clients]
     for result in engine.map(score_client, works, finetune, split, models):
-        yield _unscored(result.client, fed.classes) if isinstance(result, Absent) else result
+        yield _unscored(result, fed.classes) if isinstance(result, Absent) else result
 
 
-def _unscored(client: int, classes: int) -> ClientScore:
+def _unscored(absent: Absent, classes: int) -> ClientScore:
     """A client whose score could not be had: no samples, no metrics."""
     metrics, confusion = measure(np.zeros((0, classes)), np.zeros(0, dtype=np.int64))
-    return ClientScore(client, 0, metrics, confusion)
+    return ClientScore(absent.client, 0, metrics, confusion, absent=absent.why)
 
 
 def score_client(site: Site, work: Work, finetune: int, split: str, models: bool) -> ClientScore:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pfedsim.cli import main
+from pfedsim.cli import app, main
+from pfedsim.errors import Error
 
 QUICK = ["--clients", "4", "--epochs", "1", "--set", "local_steps=2", "--set", "score.finetune=0", "--set", "score.every=0"]
 
@@ -129,3 +130,18 @@ def test_on_a_terminal_it_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     else:
         assert _make_room(Path("run"), False, False) == (answer == "resume")
     assert (tmp_path / "run").exists() == (answer != "fresh")
+
+
+def test_fresh_deletes_nothing_that_holds_no_run(tmp_path: Path) -> None:
+    paper, real, link = tmp_path / "paper", tmp_path / "real", tmp_path / "link"
+    (paper / "figures").mkdir(parents=True)
+    (paper / "table.tex").write_text("mine")
+    with pytest.raises(Error, match="holds more than a run"):
+        app._make_room(paper, resume=False, fresh=True)
+    real.mkdir()
+    (real / "timings.jsonl").touch()
+    link.symlink_to(real)
+    with pytest.raises(Error, match="is a link"):
+        app._make_room(link, resume=False, fresh=True)
+    assert (paper / "table.tex").is_file()
+    assert (real / "timings.jsonl").is_file()

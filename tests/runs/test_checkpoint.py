@@ -8,6 +8,7 @@ import random
 import resource
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -369,3 +370,53 @@ def test_a_run_takes_no_more_than_the_estimate(tmp_path: Path, monkeypatch: pyte
     run = whole(tmp_path / "run")
     used = sum(p.stat().st_size for p in run.path.rglob("*") if p.is_file() and p.suffix in (".safetensors", ".csv"))
     assert used < space.estimate(s)[1] + 20_000  # headers of files, which a network of a few hundred entries does not hide
+
+
+def test_a_run_that_lost_its_configuration_is_not_written_over(tmp_path: Path) -> None:
+    finished, stopped = tmp_path / "finished", tmp_path / "stopped"
+    whole(finished)
+    stop_after(stopped, 3)
+    for folder in (finished, stopped):
+        (folder / "config.toml").unlink()
+        before = contents(folder)
+        for asked in (config(method="fedavg"), None):
+            with pytest.raises(Error, match=r"has lost its configuration.*there is no config\.toml"):
+                execute(asked, folder, FEDERATION, resume=True)
+        assert contents(folder) == before
+
+
+def test_files_of_the_users_own_and_lost_timings_do_not_keep_a_run_from_going_on(tmp_path: Path) -> None:
+    expected = contents(whole(tmp_path / "whole").path)
+    stop_after(tmp_path / "stopped", 3)
+    (tmp_path / "stopped" / "timings.jsonl").unlink()
+    (tmp_path / "stopped" / "notes.txt").write_text("mine")
+    (tmp_path / "stopped" / checkpoint.FOLDER / "mine").mkdir()
+    found = contents(go_on(tmp_path / "stopped")[0].path)
+    assert found.pop("notes.txt") == b"mine"
+    assert found == expected
+
+
+def test_a_finished_run_is_read_only_where_it_is_as_it_was_written(tmp_path: Path) -> None:
+    path = whole(tmp_path / "run").path
+    path.joinpath("summary.json").write_text(path.joinpath("summary.json").read_text().replace('"micro": 0.', '"micro": 0.9'))
+    with pytest.raises(Error, match=r"summary\.json is damaged: its sha256"):
+        Run(path).accuracy  # noqa: B018
+
+
+def test_what_is_changed_in_place_is_saved_too(tmp_path: Path) -> None:
+    """A method should not do it, but then the saved state must not be another than the one that ran."""
+    session = small.session()
+    state = session.begin()
+    path = tmp_path / "run"
+    path.mkdir()
+    saver = Saver(path, [])
+    record = {"files": {"config.toml": "x"}}
+    for round in (1, 2, 3):
+        state.server.model.add_(1.0)
+        state = State(replace(state.server, round=round), state.memories)
+        _at_once(saver, state, record)
+    saver.close()
+    manifest_file = path / checkpoint.FOLDER / "00003.json"
+    chain = json.loads(manifest_file.read_text())["state"]
+    saved = checkpoint._tensors(path / checkpoint.FOLDER, chain)["server/model"]
+    torch.testing.assert_close(saved, state.server.model, rtol=0, atol=0, equal_nan=True)

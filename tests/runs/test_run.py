@@ -11,7 +11,7 @@ import torch
 import pfedsim
 from pfedsim.data.partition import load
 from pfedsim.errors import Error
-from pfedsim.federation import Federation
+from pfedsim.federation import Federation, Samples
 from pfedsim.runs import config as configs
 from pfedsim.runs.folder import Run, lines
 from pfedsim.runs.run import Progress, execute
@@ -255,3 +255,24 @@ def test_a_network_with_its_head_elsewhere(tmp_path: Path, digits: Federation) -
     assert run(digits, model=spec, head="tail").client(0).module.tail.weight.shape == (10, 1024)
     with pytest.raises(Error, match="not suitable for models without a classifier"):
         run(digits, model=spec)
+
+
+def test_a_client_that_cannot_be_scored_at_the_end_gets_no_other_clients_model(
+    digits: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = Samples.part
+
+    def unreadable(samples: Samples, client: int, name: str, validation: float = 0.0) -> object:
+        if (client, name) == (2, "test"):
+            raise OSError("a broken disk")
+        return part(samples, client, name, validation)
+
+    monkeypatch.setattr(Samples, "part", unreadable)
+    run = pfedsim.train(digits, "local", tmp_path / "run", rounds=1, join=1.0, local_steps=1, workers=1, score={"every": 0, "finetune": 0})
+    with pytest.raises(Error, match="client 2's model could not be had"):
+        run.client(2)
+    run.client(1)
+    events = [json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines()]
+    assert [(e["client"], e["why"]) for e in events if e["event"] == "unscored"] == [
+        (2, "its test data cannot be read: OSError: a broken disk")
+    ]

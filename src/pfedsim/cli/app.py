@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
@@ -98,7 +98,7 @@ def _carry_out(config: Config | None, place: Path, quiet: bool, as_json: bool, *
     from pfedsim.runs.session import federate
 
     console = Console()
-    with _stoppable(f"; go on with: pfedsim resume {place}"):
+    with _stoppable(lambda: f"; go on with: pfedsim resume {place}" if (place / "config.toml").is_file() else ""):
         federation = None
         if config is not None and not how.get("resume"):  # a run that goes on has its own partition
             with reading(console, quiet or as_json) as tell:
@@ -116,14 +116,14 @@ def _carry_out(config: Config | None, place: Path, quiet: bool, as_json: bool, *
 
 
 @contextmanager
-def _stoppable(then: str) -> Iterator[None]:
+def _stoppable(then: Callable[[], str]) -> Iterator[None]:
     """Says with a stop what to do next. Not KeyboardInterrupt itself, which click would take for its own."""
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(then) from None
+        raise Interrupted(then()) from None
     except Terminated:
-        raise Terminated(then) from None
+        raise Terminated(then()) from None
 
 
 @app.command()
@@ -158,7 +158,7 @@ def compare(
     from pfedsim.runs.session import federate
 
     console = Console()
-    with _stoppable("; the same command goes on"):
+    with _stoppable(lambda: "; the same command goes on"):
         with reading(console, quiet or as_json) as tell:
             federation = federate(config, tell=tell)
         with watching(console, quiet or as_json) as watch:
@@ -445,13 +445,16 @@ def _remove(place: Path) -> None:
         raise Error(f"{place} holds the working directory; it is not deleted")
     if not (is_run_folder(place) or _is_comparison(place)):
         raise Error(f"{place} holds more than a run of pfedsim; it is not deleted")
-    for timings in place.rglob("timings.jsonl"):
-        with held(timings.parent):
-            pass
-    shutil.rmtree(place)
+    if place.is_symlink():
+        raise Error(f"{place} is a link; delete what it leads to yourself, or give another --out")
+    with ExitStack() as stack:
+        for timings in place.rglob("timings.jsonl"):
+            stack.enter_context(held(timings.parent))
+        shutil.rmtree(place)
 
 
 def _is_comparison(place: Path) -> bool:
     """Only runs, and what `compare` writes beside them."""
     ours = {"table.md", "table.tex", "table.csv", "gains.csv", "figures"}
-    return all(p.name in ours or (p.is_dir() and is_run_folder(p)) for p in place.iterdir())
+    others = [p for p in place.iterdir() if p.name not in ours]
+    return all(p.is_dir() and is_run_folder(p) for p in others) and (bool(others) or not any(place.iterdir()))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfedsim.errors import Error
 from pfedsim.runs import durable
-from pfedsim.runs.durable import Bytes, Log
+from pfedsim.runs.durable import Bytes, Log, verify
 from pfedsim.runs.state import from_tensors, parts, tensor_of
 from pfedsim.server import State
 
@@ -99,7 +99,8 @@ class Saver:
         number = f"{state.server.round:05d}"
         whole = not self._chain or len(self._chain) > MOST_DELTAS or sum(f["bytes"] for f in self._chain[1:]) > self._chain[0]["bytes"]
         before = {} if whole else self._saved
-        changed = {name: tensor_of(part) for name, part in now.items() if before.get(name) is not part}
+        marks = {name: (part, getattr(part, "_version", 0)) for name, part in now.items()}  # torch counts what is done to a tensor in place
+        changed = {name: tensor_of(part) for name, (part, version) in marks.items() if not _same(before.get(name), part, version)}
         chunks = safetensors(changed)
         name = f"{'state' if whole else 'delta'}-{number}.safetensors"
         digest = durable.write(self._folder / name, *chunks)
@@ -109,7 +110,7 @@ class Saver:
             log.flush()
         sealed = {"format": FORMAT, "round": state.server.round, **record, "state": self._chain}
         durable.write(self._folder / f"{number}.json", _sealed(sealed))
-        self._saved = now
+        self._saved = marks
         self._manifests.insert(0, (f"{number}.json", self._chain))
         self._forget()
         self.saves += 1
@@ -121,8 +122,12 @@ class Saver:
         self._manifests = [first, *others[:1], *(m for m in on_another[:1] if m not in others[:1])]
         needed = {name for name, _ in self._manifests} | {entry["file"] for _, chain in self._manifests for entry in chain}
         for path in self._folder.iterdir():
-            if path.name not in needed:
+            if path.name not in needed and path.is_file():
                 path.unlink()
+
+
+def _same(saved: tuple[Any, int] | None, part: Any, version: int) -> bool:
+    return saved is not None and saved[0] is part and saved[1] == version
 
 
 def latest(run: Path, config: str) -> tuple[Found | None, list[str]]:
@@ -165,16 +170,6 @@ def _state(run: Path, record: Record) -> State:
     for entry in record["state"]:
         verify(run / FOLDER / entry["file"], entry["sha256"])
     return from_tensors(_tensors(run / FOLDER, record["state"]))
-
-
-def verify(path: Path, digest: str, length: int | None = None) -> None:
-    """Refuses a file whose sha256 (of its first `length` bytes) is another."""
-    try:
-        found, _ = durable.digest_of(path, length)
-    except OSError as error:
-        raise Error(f"{path} cannot be read: {error.strerror}") from error
-    if found != digest:
-        raise Error(f"{path} is damaged: its sha256 is not the one recorded")
 
 
 def _tensors(folder: Path, chain: Sequence[Record]) -> dict[str, Tensor]:

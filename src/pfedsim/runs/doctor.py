@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pfedsim.data import partition as partitions
 from pfedsim.errors import Error
-from pfedsim.runs.checkpoint import FOLDER, latest, verify
-from pfedsim.runs.durable import TEMPORARY, digest_of, held
-from pfedsim.runs.folder import BASE, LOGS, MAY_DIFFER, PREDICTIONS, SUMS, Run, stated
+from pfedsim.runs.checkpoint import FOLDER, latest
+from pfedsim.runs.durable import TEMPORARY, Busy, digest_of, held, verify
+from pfedsim.runs.folder import BASE, LOGS, MAY_DIFFER, PREDICTIONS, SUMS, Run, stated, sums_of
 
 EXPECTED = ("config.toml", "partition.json", "summary.json", PREDICTIONS, "models/index.json", f"models/{BASE}", *LOGS)
 
@@ -39,15 +39,13 @@ def examine(run: Path) -> Findings:
     found = Findings()
     if not (run / "timings.jsonl").is_file():
         stated(run)
-        raise Error(f"{run} has no timings.jsonl: it is not a run's folder, or not a whole one")
+        found.wrong.append(f"{run / 'timings.jsonl'} is missing; no result depends on it")
     try:
         with held(run):
             if found.holds(lambda: _described(run)):
                 found.checked += 2
             (_finished if (run / "summary.json").is_file() else _stopped)(run, found)
-    except Error as error:
-        if "in use" not in str(error):
-            raise
+    except Busy:
         found.state = f"{run} is running now; what changes cannot be examined"
     return found
 
@@ -62,7 +60,7 @@ def _described(run: Path) -> None:
 
 def _finished(run: Path, found: Findings) -> None:
     sums: dict[str, str] = {}
-    found.holds(lambda: sums.update(_sums(run / SUMS)))
+    found.holds(lambda: sums.update(sums_of(run / SUMS)))
     for name in (n for n in EXPECTED if n not in sums and n not in MAY_DIFFER):
         found.wrong.append(f"{run / SUMS} does not list {name}: it is damaged")
     for name, digest in sums.items():
@@ -87,15 +85,6 @@ def _stopped(run: Path, found: Findings) -> None:
     else:
         found.checked += len(good.record["logs"]) + len(good.record["files"]) + len(good.record["state"]) + 1
         found.state = f"{run} is not finished: pfedsim resume goes on after round {good.state.server.round}"
-
-
-def _sums(path: Path) -> dict[str, str]:
-    try:
-        return {name: digest for digest, name in (line.split("  ", 1) for line in path.read_text().splitlines())}
-    except OSError as error:
-        raise Error(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise Error(f"{path} is damaged: it is not a list of sha256") from error
 
 
 def _strangers(run: Path, sums: dict[str, str]) -> Iterator[Path]:

@@ -40,12 +40,16 @@ def write(path: Path, *chunks: Bytes, flush: bool = True, settle: bool = True) -
 
 
 def flush_folder(path: Path) -> None:
-    """What was renamed or deleted in this folder is so on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """What was renamed or deleted in this folder is so on disk, where the file system can say so."""
+    with _room(path, []):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                raise
+        finally:
+            os.close(descriptor)
 
 
 def digest_of(path: Path, length: int | None = None) -> tuple[str, int]:
@@ -56,6 +60,16 @@ def digest_of(path: Path, length: int | None = None) -> tuple[str, int]:
             digest.update(block)
             done += len(block)
     return digest.hexdigest(), done
+
+
+def verify(path: Path, digest: str, length: int | None = None) -> None:
+    """Refuses a file whose sha256 (of its first `length` bytes) is another."""
+    try:
+        found, _ = digest_of(path, length)
+    except OSError as error:
+        raise Error(f"{path} cannot be read: {error.strerror}") from error
+    if found != digest:
+        raise Error(f"{path} is damaged: its sha256 is not the one recorded")
 
 
 class Log:
@@ -81,7 +95,8 @@ class Log:
         return {"bytes": self.size, "sha256": self._hash.hexdigest()}
 
     def flush(self) -> None:
-        os.fsync(self._descriptor)
+        with _room(self._path, []):
+            os.fsync(self._descriptor)
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -109,6 +124,11 @@ def _room(path: Path, chunks: Sequence[Bytes]) -> Iterator[None]:
         ) from error
 
 
+class Busy(Error):
+    """Another process holds the folder."""
+
+
+UNLOCKABLE = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # some network file systems: there the run goes on without a lock
 _held: set[int] = set()
 
 
@@ -125,12 +145,19 @@ os.register_at_fork(after_in_child=_let_go)
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """This folder is this process's alone; the lock ends with the process, however it ends."""
-    descriptor = os.open(folder / "timings.jsonl", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        descriptor = os.open(folder / "timings.jsonl", os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError:  # another's run can be examined
+        descriptor = os.open(folder / "timings.jsonl", os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise Error(f"{folder} is in use: another process is running into it; wait for it, or choose another --out") from None
+        raise Busy(f"{folder} is in use: another process is running into it; wait for it, or choose another --out") from None
+    except OSError as error:
+        if error.errno not in UNLOCKABLE:
+            os.close(descriptor)
+            raise Error(f"{folder} cannot be locked: {error.strerror}") from error
     _held.add(descriptor)
     try:
         yield

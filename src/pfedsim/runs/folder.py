@@ -47,16 +47,33 @@ def is_run_folder(path: Path) -> bool:
     return names <= ours and "timings.jsonl" in names
 
 
+def has_begun(run: Path) -> bool:
+    """Whether a run got as far as writing here. Its configuration comes first, so that one without was lost later."""
+    return any((run / name).exists() for name in ("config.toml", "manifest.json", "summary.json", SUMS))
+
+
 def stated(run: Path) -> Config:
     """The configuration in this folder."""
     if not (run / "config.toml").is_file():
         what = "was stopped before it began; start it again with --fresh" if (run / "timings.jsonl").is_file() else "is not a run's folder"
+        if has_begun(run):
+            what = "has lost its configuration; put the file back (an equal run has the same), for nothing can go on without it"
         raise Error(f"{run} {what}: there is no config.toml")
     return configs.check(configs.load(run / "config.toml"))
 
 
+def sums_of(path: Path) -> dict[str, str]:
+    """SHA256SUMS: the sha256 of each file."""
+    try:
+        return {name: digest for digest, name in (line.split("  ", 1) for line in path.read_text().splitlines())}
+    except OSError as error:
+        raise Error(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise Error(f"{path} is damaged: it is not a list of sha256") from error
+
+
 class Run:
-    """A finished run, read from its folder."""
+    """A finished run, read from its folder; what is read is held to the sha256 that the run stated of it."""
 
     def __init__(self, path: str | Path, keep: Any = None):
         self.path = Path(path)
@@ -67,8 +84,18 @@ class Run:
             raise Error(f"{self.path} {what}: there is no summary.json")
 
     @cached_property
+    def _sums(self) -> dict[str, str]:
+        return sums_of(self.path / SUMS) if (self.path / SUMS).is_file() else {}
+
+    def _whole(self, name: str) -> Path:
+        path = self.path / name
+        if name in self._sums:
+            durable.verify(path, self._sums[name])
+        return path
+
+    @cached_property
     def summary(self) -> dict[str, Any]:
-        summary = _json(self.path / "summary.json")
+        summary = _json(self._whole("summary.json"))
         missing = [key for key in ("method", "data", "clients", "rounds", "seed", "served", "finetuned") if key not in summary]
         if missing:
             raise Error(f"{self.path / 'summary.json'} is not whole: it has no {missing[0]!r}")
@@ -76,7 +103,7 @@ class Run:
 
     @cached_property
     def config(self) -> Config:
-        return configs.check(configs.load(self.path / "config.toml"))
+        return configs.check(configs.load(self._whole("config.toml")))
 
     @property
     def accuracy(self) -> float:
@@ -85,12 +112,12 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """One record per round, and per score."""
-        return lines(self.path / "metrics.jsonl")
+        return lines(self._whole("metrics.jsonl"))
 
     def clients(self) -> list[dict[str, str]]:
         """clients.csv: round, client, model, split, metric, value."""
         try:
-            with open(self.path / "clients.csv", newline="") as file:
+            with open(self._whole("clients.csv"), newline="") as file:
                 return list(csv.DictReader(file))
         except OSError as error:
             raise Error(f"{self.path / 'clients.csv'} cannot be read: {error.strerror}") from error
@@ -110,7 +137,7 @@ class Run:
         """For every client, which of its test samples the final model gets right."""
         import numpy as np
 
-        columns = {name: t.numpy() for name, t in tensors(self.path / PREDICTIONS, "client", "label").items()}
+        columns = {name: t.numpy() for name, t in tensors(self._whole(PREDICTIONS), "client", "label").items()}
         if model not in columns:
             raise Error(f"{self.path} has no predictions of the {model} models")
         right = columns[model] == columns["label"]
@@ -121,7 +148,7 @@ class Run:
         files = sorted((self.path / "similarity").glob("*.safetensors"))
         if round is not None:
             files = [f for f in files if f.stem == f"{round:05d}"]
-        return Pairs.of(tensors(files[-1], "i", "j", "value")) if files else None
+        return Pairs.of(tensors(self._whole(f"similarity/{files[-1].name}"), "i", "j", "value")) if files else None
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -131,7 +158,7 @@ class Run:
     @cached_property
     def index(self) -> dict[str, Any]:
         """What the models are of: network, head, sample shape and type, classes, mean and std."""
-        path = self.path / "models" / "index.json"
+        path = self._whole("models/index.json")
         index = _json(path)
         missing = [key for key in ("model", "shape", "dtype", "classes", "mean", "std", "clients") if key not in index]
         if missing:
@@ -148,10 +175,12 @@ class Run:
         index = self.index
         if not 0 <= number < index["clients"]:
             raise Error(f"there is no client {number}: this run has clients 0 to {index['clients'] - 1}")
-        found = tensors(self.path / "models" / BASE)
+        if number in index.get("missing", []):
+            raise Error(f"client {number}'s model could not be had when the run ended; {self.path / 'events.jsonl'} says why")
+        found = tensors(self._whole(f"models/{BASE}"))
         own = self.path / "models" / f"client-{number:05d}.safetensors"
         if own.is_file():
-            found |= tensors(own)
+            found |= tensors(self._whole(f"models/{own.name}"))
         try:
             module = rebuild(index["model"], index["shape"], len(index["classes"]), found)
         except Error as error:
@@ -294,15 +323,14 @@ class Writer:
         """Where every client's final model goes, in the order of clients. `fills`: what stands for each client's missing cells."""
         about: dict[str, Any] = {"model": config.model, "head": config.head, "shape": list(data.shape), "dtype": str(data.x.dtype)}
         about |= {"classes": list(data.classes), "mean": data.mean, "std": data.std, "clients": clients, "base": base[0]}
-        self.json("models/index.json", {**about, **({"fill": fills} if fills else {})})
-        return Models(self, layout.named(base[1]), layout)
+        return Models(self, layout.named(base[1]), layout, {**about, **({"fill": fills} if fills else {})})
 
 
 class Models:
     """Every client's final model as named tensors: those equal to the base client's are written once."""
 
-    def __init__(self, writer: Writer, shared: dict[str, Tensor], layout: Layout):
-        self._writer, self._shared, self._layout = writer, shared, layout
+    def __init__(self, writer: Writer, shared: dict[str, Tensor], layout: Layout, about: dict[str, Any]):
+        self._writer, self._shared, self._layout, self._about = writer, shared, layout, about
         self._digest = hashlib.sha256()
         writer._put(f"models/{BASE}", _packed(shared))
 
@@ -311,6 +339,10 @@ class Models:
         own = {name: t for name, t in self._layout.named(theta).items() if not t.equal(self._shared[name])}
         if own:
             self._writer._put(f"models/client-{client:05d}.safetensors", _packed(own))
+
+    def finish(self, missing: Sequence[int]) -> None:
+        """`missing`: clients whose model could not be had; nobody must take the base client's for theirs."""
+        self._writer.json("models/index.json", {**self._about, **({"missing": list(missing)} if missing else {})})
 
     def digest(self) -> str:
         """sha256 over all clients' models."""

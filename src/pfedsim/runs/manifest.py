@@ -55,9 +55,13 @@ def stored(run: Path) -> dict[str, Any]:
     """The manifest in this folder, or nothing where there is none that can be read."""
     try:
         content = json.loads((run / NAME).read_bytes())
-        return content if isinstance(content, dict) and isinstance(content.get("files"), dict) else {}
     except (OSError, ValueError, RecursionError):
         return {}
+    kinds = {"files": dict, "made_with": dict, "place": dict, "resumed": list, "drift": list}
+    if not isinstance(content, dict) or "files" not in content:
+        return {}
+    whole = all(isinstance(content.get(name, kind()), kind) for name, kind in kinds.items())
+    return content if whole and all(isinstance(digest, str) for digest in content["files"].values()) else {}
 
 
 def _cpu() -> str:

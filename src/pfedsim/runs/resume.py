@@ -10,9 +10,9 @@ from typing import Any
 from pfedsim.errors import Error
 from pfedsim.federation import Federation
 from pfedsim.runs import manifest
-from pfedsim.runs.checkpoint import FOLDER, Found, latest, read, verify
+from pfedsim.runs.checkpoint import FOLDER, Found, latest, read
 from pfedsim.runs.config import Config
-from pfedsim.runs.durable import digest_of
+from pfedsim.runs.durable import digest_of, verify
 from pfedsim.runs.folder import stated
 from pfedsim.runs.session import Session, federate, prepare
 
@@ -78,7 +78,10 @@ def _partition(run: Path, before: Mapping[str, Any], notes: list[str]) -> Path |
 
 def _same(run: Path, own: Config, asked: Config) -> None:
     """Refuses another configuration, by the first setting that differs."""
-    a, b = ({**c.plain(), "data": Path(c.data).name, "partition": Path(c.partition or "").name} for c in (own, asked))
+    a, b = (
+        {**c.plain(), "data": Path(c.data).name, "partition": Path(c.partition or "").name, "pretrained": Path(c.pretrained or "").name}
+        for c in (own, asked)
+    )
     old, new = dict(manifest.flat(a)), dict(manifest.flat(b))
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):

@@ -25,7 +25,7 @@ from pfedsim.runs import manifest
 from pfedsim.runs.checkpoint import FOLDER, Saver
 from pfedsim.runs.config import Config
 from pfedsim.runs.durable import held
-from pfedsim.runs.folder import MAY_DIFFER, Run, Writer, is_run_folder, stated
+from pfedsim.runs.folder import MAY_DIFFER, Run, Writer, has_begun, is_run_folder, stated
 from pfedsim.runs.resume import Stopped, stopped
 from pfedsim.runs.session import Session, one_thread, prepare
 from pfedsim.runs.space import room
@@ -68,11 +68,11 @@ def execute(
         out = Path(keep.name)
     elif out.exists() and not out.is_dir():
         raise Error(f"{out} is a file; choose another --out")
-    elif out.exists() and any(out.iterdir()) and not (resume and is_run_folder(out)):
+    elif out.exists() and any(out.iterdir()) and not (resume and (has_begun(out) or is_run_folder(out))):
         raise Error(f"{out} exists and is not empty; choose another --out")
     with ExitStack() as stack:
         stack.enter_context(one_thread())
-        if resume and config is None:
+        if resume and (config is None or has_begun(out)):
             stated(out)  # before anything is touched
         began = resume and (out / "config.toml").is_file()
         if began:
@@ -241,6 +241,7 @@ class _Execution:
                 finetune=finetune, split=split, take=take if split == "test" else None,
             )  # fmt: skip
             self._writer.scores(number, scores)
+            self._missed(number, scores)
             first = first or scores
         assert first is not None
         self._writer.line("timings", {"round": number, "scoring": first.model, "seconds": time.perf_counter() - clock})
@@ -250,17 +251,31 @@ class _Execution:
         self._last = first if not finetune else self._last
         return first
 
+    def _missed(self, number: int, scores: Scores) -> None:
+        """Who could not be scored, and what befell the workers meanwhile."""
+        for event in self._session.engine.events:
+            self._writer.line("events", {**event, "round": number})
+        self._session.engine.events.clear()
+        for one in scores.clients:
+            if one.absent:
+                what = {"event": "unscored", "round": number, "client": one.client, "model": scores.model, "why": one.absent}
+                self._writer.line("events", what)
+                self._tell(number, float("nan"), f"client {one.client} could not be scored: {one.absent}")
+
     def _conclude(self, state: State) -> None:
         session, writer = self._session, self._writer
         config = session.config
         counts = self._counts
         if not counts["accepted"]:
+            if not counts["unused"]:
+                raise Error("no client answered in time in any round: dropouts are set so")
             raise Error("no client's reply could be used in any round (events.jsonl says why); try a lower --lr")
         if counts["unused"] > 3:
             self._tell(state.server.round, float("nan"), f"{counts['unused']} replies could not be used in all; events.jsonl names them")
         data, clients = session.federation.data, session.fed.clients
         models = writer.models(self._base(state), session.fed.layout, data, config, clients, _fills(session))
         served = self._score(state, take=models.add)
+        models.finish([one.client for one in served.clients if one.absent])
         after = self._score(state, finetune=config.score.finetune) if config.score.finetune else None
         strangers = self._unseen(state)
         writer.predictions({"served": served} | ({"finetuned": after} if after else {}))
@@ -302,6 +317,7 @@ class _Execution:
                     session.method, session.fed, session.kept, session.engine, state, finetune=epochs, unseen=session.federation.unseen
                 )
                 self._writer.scores(state.server.round, scores)
+                self._missed(state.server.round, scores)
                 found |= {"clients": session.federation.unseen, scores.model: {"epochs": epochs, **scores.summary()}}
         return found
 

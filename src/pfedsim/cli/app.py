@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from pfedsim.cli import Interrupted, Terminated, data
-from pfedsim.cli.options import with_settings
+from pfedsim.cli.options import listed, numbers, with_settings
 from pfedsim.cli.progress import reading, watching
+from pfedsim.cli.reproduce import reproduce
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS
 from pfedsim.runs.config import Config
@@ -138,10 +139,10 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Run several methods on one federation (Local-Only always among them) and set them side by side."""
-    specs, numbers = list(METHODS) if methods == "all" else _listed(methods), _numbers(seeds)
+    specs, asked_seeds = list(METHODS) if methods == "all" else listed(methods), numbers(seeds)
     if not specs:
         raise Error("--methods names no method: write all, or names separated by commas")
-    asked = sha256(f"{config.digest()} {specs} {numbers}".encode()).hexdigest()
+    asked = sha256(f"{config.digest()} {specs} {asked_seeds}".encode()).hexdigest()
     place = out or Path("runs") / f"compare-{slug(config.data)}-{asked[:6]}"
     if fresh:
         _make_room(place, False, fresh)
@@ -162,7 +163,7 @@ def compare(
         with reading(console, quiet or as_json) as tell:
             federation = federate(config, tell=tell)
         with watching(console, quiet or as_json) as watch:
-            result = carry_out(config, specs, numbers, place, watch, federation)
+            result = carry_out(config, specs, asked_seeds, place, watch, federation)
     files = write_all(result, place) + comparison_figures(result, place / "figures")
     if as_json:
         print(json.dumps({m: {s: r.summary for s, r in by.items()} for m, by in result.runs.items()}))
@@ -389,30 +390,14 @@ def bench(
             console.print(str(path), highlight=False, soft_wrap=True)
 
 
+app.command()(reproduce)
+
+
 def _say_drift(console: Console, runs: list[Run]) -> None:
     """Marked runs are shown as such."""
     for run in runs:
         if drift := run.summary.get("drift"):
             console.print(f"{run.path} was resumed with other software or hardware: {'; '.join(drift)}", highlight=False, soft_wrap=True)
-
-
-def _listed(text: str) -> list[str]:
-    """Splits at commas outside brackets."""
-    parts, depth = [""], 0
-    for c in text:
-        depth += (c == "(") - (c == ")")
-        if c == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += c
-    return [p.strip() for p in parts if p.strip()]
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in _listed(text)]
-    except ValueError:
-        raise Error(f"--seeds {text!r}: seeds are whole numbers separated by commas") from None
 
 
 def _make_room(place: Path, resume: bool, fresh: bool) -> bool:

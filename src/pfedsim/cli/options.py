@@ -76,9 +76,34 @@ def _gathered(file: Path | None, settings: dict[str, Any], assignments: list[str
     for name, value in settings.items():
         if value is not None:
             values[name] = value
+    assigned(values, assignments)
+    return configs.check(values)
+
+
+def assigned(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
+    """The values with every KEY=VALUE of --set over them."""
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not key.strip():
             raise Error(f"--set {assignment!r} should read KEY=VALUE")
         configs.assign(values, key.strip(), literal(value.strip()))
-    return configs.check(values)
+    return values
+
+
+def listed(text: str) -> list[str]:
+    """Splits at commas outside brackets."""
+    parts, depth = [""], 0
+    for c in text:
+        depth += (c == "(") - (c == ")")
+        if c == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return [p.strip() for p in parts if p.strip()]
+
+
+def numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in listed(text)]
+    except ValueError:
+        raise Error(f"--seeds {text!r}: seeds are whole numbers separated by commas") from None

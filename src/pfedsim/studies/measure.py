@@ -1,0 +1,121 @@
+"""Carries out one cell: a run through the ordinary machinery, boiled down to a few kilobytes, or one of the measurements."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import platform
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pfedsim
+from pfedsim.rows import Pairs
+from pfedsim.runs.folder import Run
+from pfedsim.runs.run import execute
+from pfedsim.runs.session import federate
+from pfedsim.studies.cells import Cell, Record
+
+DECIMALS = 5
+NEVER_MET = 255
+
+
+def carry_out(cell: Cell) -> Record:
+    """The finished cell."""
+    clock, used = time.perf_counter(), _cpu()
+    settings, found, made = _run(cell) if cell.kind == "run" else _measurement(cell)
+    seconds = {"seconds": round(time.perf_counter() - clock, 1), "cpu_seconds": round(_cpu() - used, 1)}
+    return Record(cell, settings, found, {**made, **seconds, **_machine()})
+
+
+def _run(cell: Cell) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    config = cell.config.model_copy(update={"workers": 1})  # one run per core; any number of workers has the same bits
+    federation = federate(config)
+    run = execute(config, federation=federation)
+    counts = federation.label_counts()
+    found = boiled_down(run, [int(n) for n in counts.sum(1)], [int(n) for n in (counts > 0).sum(1)])
+    manifest = json.loads((run.path / "manifest.json").read_text())
+    return run.config.plain(), found, {"backend": manifest["backend"], "kernels": manifest["kernels"], "versions": manifest["versions"]}
+
+
+def _measurement(cell: Cell) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    from pfedsim.studies.measurements import MEASUREMENTS
+
+    found, made = MEASUREMENTS[cell.kind](cell.config.model_copy(update={"workers": 1}), dict(cell.extra))
+    return cell.settings(), found, {**made, "versions": {"pfedsim": pfedsim.__version__}}
+
+
+def boiled_down(run: Run, sizes: list[int], labels: list[int]) -> dict[str, Any]:
+    """What tables, curves and the page need of a run."""
+    summary = run.summary
+    records = run.metrics()
+    losses = {m["round"]: m["train_loss"] for m in records if "train_loss" in m}
+    served = [m for m in records if m.get("model") == "served" and m["split"] == "test"]
+    found: dict[str, Any] = {
+        name: {k: _short(v) for k, v in summary[name].items()} if summary[name] else None for name in ("served", "finetuned")
+    }
+    found["curve"] = {
+        "round": [m["round"] for m in served],
+        "micro": [_short(m["micro"]) for m in served],
+        "mean": [_short(m["mean"]) for m in served],
+        "train_loss": [_short(losses.get(m["round"])) for m in served],
+    }
+    found["clients"] = {
+        "samples": sizes,
+        "labels": labels,
+        **{name: [_short(v) for v in run.client_values(model=name)] for name in ("served", "finetuned") if summary[name]},
+    }
+    pairs = run.similarity()
+    if pairs is not None and pairs.ids:
+        found["similarity"] = packed(pairs, summary["clients"])
+    for name in ("bytes_down_per_client_round", "bytes_up_per_client_round", "config_digest", "models_digest"):
+        found[name] = summary[name]
+    return found
+
+
+def packed(pairs: Pairs, clients: int) -> dict[str, Any]:
+    """A symmetric table in one byte a pair, rows of the upper triangle one after another: 255 never met, else value / largest * 254."""
+    matrix = np.full((clients, clients), np.nan)
+    for i in pairs.ids:
+        for j, value in pairs.row(i).items():
+            matrix[i, j] = value
+    upper = matrix[np.triu_indices(clients, 1)]
+    top = float(np.nanmax(upper)) if np.isfinite(upper).any() else 0.0
+    steps = np.where(np.isnan(upper), NEVER_MET, np.rint(np.nan_to_num(upper) / (top or 1.0) * 254)).astype(np.uint8)
+    return {"largest": top, "pairs": base64.b64encode(steps.tobytes()).decode()}
+
+
+def unpacked(table: dict[str, Any], clients: int) -> np.ndarray:
+    """The table that `packed` gave, to half a step; NaN where two never met and on the diagonal."""
+    steps = np.frombuffer(base64.b64decode(table["pairs"]), np.uint8)
+    upper = np.where(steps == NEVER_MET, np.nan, steps / 254 * table["largest"])
+    matrix = np.full((clients, clients), np.nan)
+    matrix[np.triu_indices(clients, 1)] = upper
+    return np.where(np.isnan(matrix), matrix.T, matrix)
+
+
+def _short(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return round(value, DECIMALS) if np.isfinite(value) else None
+
+
+def _cpu() -> float:
+    """Seconds of processor time of this process and of those it has waited for."""
+    return sum(r.ru_utime + r.ru_stime for r in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)))
+
+
+def _machine() -> dict[str, Any]:
+    return {"processor": _processor(), "cores": os.cpu_count(), "system": platform.system()}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

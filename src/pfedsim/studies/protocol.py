@@ -1,0 +1,97 @@
+"""The paper's protocol, data set by data set: everything that decides a run is stated here, nothing is left to a default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pfedsim.errors import Error, nearest
+from pfedsim.methods import METHODS
+from pfedsim.studies.cells import Cell
+
+COMMON: dict[str, Any] = {  # section 5.1, and reference behaviour where the paper is silent
+    "epochs": 5,
+    "batch": 32,
+    "lr": 0.01,
+    "momentum": 0.0,
+    "decay": 0.0,
+    "buffers": "local",
+    "shuffle": False,
+    "test": 0.5,
+    "partition_seed": 42,
+}
+PAPER: dict[str, Any] = {
+    **COMMON,
+    "model": "lenet5",
+    "clients": 100,
+    "partition": "dirichlet",
+    "minimum": 40,
+    "rounds": 200,
+    "join": 0.1,
+    "score": {"every": 20, "finetune": 5},
+}
+SETS: dict[str, dict[str, Any]] = {
+    "cifar10": PAPER,
+    "cinic10": PAPER,
+    "emnist": PAPER,
+    "tiny": {**PAPER, "model": "mobilenetv2", "score": {"every": 20, "finetune": 1}},
+    "mnist": PAPER,
+    "fashion": PAPER,
+    "digits": {**PAPER, "clients": 20, "minimum": 10, "rounds": 20, "join": 0.5, "score": {"every": 2, "finetune": 5}},
+}
+OF_THE_PAPER = ("cifar10", "cinic10", "tiny", "emnist")
+ALPHAS = (0.1, 0.5)
+SEEDS = (42, 43, 44, 45, 46)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which part of a study is wanted; where it names nothing, the study's own default."""
+
+    full: bool = False
+    methods: Sequence[str] = ()
+    data: Sequence[str] = ()
+    alphas: Sequence[float] = ()
+    seeds: Sequence[int] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """over the protocol's own"""
+
+    def of(
+        self,
+        methods: Sequence[str] = tuple(METHODS),
+        data: Sequence[str] = ("cifar10",),
+        alphas: Sequence[float] = ALPHAS,
+        seeds: Sequence[int] = (42,),
+        full_data: Sequence[str] = (),
+    ) -> Choice:
+        """The same with nothing left open; the paper's whole scale is `full_data` and five seeds."""
+        if self.full:
+            data, seeds = full_data or data, SEEDS
+        return replace(
+            self, methods=self.methods or methods, data=self.data or data, alphas=self.alphas or alphas, seeds=self.seeds or seeds
+        )
+
+
+def cell(data: str, method: str, alpha: float | None, seed: int, settings: Mapping[str, Any] | None = None, **more: Any) -> Cell:
+    """One run of the protocol."""
+    return Cell(words(data, method, alpha, seed, settings, **more))
+
+
+def words(data: str, method: str, alpha: float | None, seed: int, settings: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """A run's words; `settings` over the protocol's."""
+    if data not in SETS:
+        raise Error(f"no study knows a data set {data!r}; {nearest(data, SETS)}")
+    chosen = {**SETS[data], "data": data, "method": method, "seed": seed, **more, **(settings or {})}
+    return chosen if alpha is None else {**chosen, "alpha": alpha}
+
+
+def grid(choice: Choice, **more: Any) -> list[Cell]:
+    """Methods x data sets x alphas x seeds, a seed of all methods before the next."""
+    return [
+        cell(data, method, alpha, seed, choice.settings, **more)
+        for data in choice.data
+        for seed in choice.seeds
+        for alpha in choice.alphas
+        for method in choice.methods
+    ]

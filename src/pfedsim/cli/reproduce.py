@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,63 +13,81 @@ from rich.table import Table
 from pfedsim.cli.options import assigned, listed, numbers
 from pfedsim.errors import Error, nearest
 
+if TYPE_CHECKING:
+    from pfedsim.studies.runner import Plan
+
+NAMES = (
+    "accuracy", "rho", "overhead", "domainnet", "workflow", "cka", "similarity", "metrics", "distribution", "datasets", "shortcomings",
+    "heterogeneity", "privacy", "questions", "gaps", "claims",
+)  # fmt: skip
+
 
 def reproduce(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="which table or figure (--list names them)")] = None,
     list_all: Annotated[bool, typer.Option("--list", help="name all studies")] = False,
     full: Annotated[bool, typer.Option("--full", help="the paper's whole scale")] = False,
-    methods: Annotated[str | None, typer.Option("--methods", help="only these methods, separated by commas")] = None,
-    data: Annotated[str | None, typer.Option("--data", help="only these data sets")] = None,
-    alpha: Annotated[str | None, typer.Option("--alpha", help="only these concentrations of the Dirichlet partition")] = None,
-    seeds: Annotated[str | None, typer.Option("--seeds", help="only these seeds")] = None,
+    methods: Annotated[str, typer.Option("--methods", help="only these methods, separated by commas")] = "",
+    data: Annotated[str, typer.Option("--data", help="only these data sets")] = "",
+    alpha: Annotated[str, typer.Option("--alpha", help="only these concentrations of the Dirichlet partition")] = "",
+    seeds: Annotated[str, typer.Option("--seeds", help="only these seeds")] = "",
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any setting, over the study's own")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list the runs, what is done and the time left; run nothing")] = False,
-    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="runs side by side [default: one per core]")] = None,
+    only_report: Annotated[bool, typer.Option("--only-report", help="run nothing; report what is finished")] = False,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="runs side by side (default: one per core)")] = None,
     results: Annotated[Path, typer.Option("--results", metavar="DIR", help="where finished runs are kept and looked for")] = Path(
         "results"
     ),
-    quiet: Annotated[bool, typer.Option("--quiet", help="print nothing but what failed")] = False,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="where the report goes (default: reproduced/NAME)")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="print all studies as one page, from what is finished")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="print nothing but the report's place")] = False,
 ) -> None:
-    """Run a table or figure of the paper: what is finished is kept at once and counts as done."""
+    """Run a table, figure or claim of the paper and set it beside the paper's; finished runs are kept and count as done."""
+    if not list_all and not markdown and name is not None and name not in NAMES:
+        raise Error(f"there is no study {name!r}; {nearest(name, NAMES)}")
+    choice_words = listed(methods), listed(data), [_number(part) for part in listed(alpha)], numbers(seeds), assigned({}, settings or [])
     from pfedsim.studies.studies import STUDIES
 
     console = Console()
+    if markdown:
+        from pfedsim.studies.results import page
+
+        print(page(results), end="")
+        return
     if list_all or name is None:
         table = Table("name", "what it shows", "in the paper")
         for study in STUDIES.values():
             table.add_row(study.name, study.shows, study.place)
         console.print(table)
         return
-    if name not in STUDIES:
-        raise Error(f"there is no study {name!r}; {nearest(name, STUDIES)}")
+    from pfedsim.report.document import terminal, write
     from pfedsim.studies.cells import Store
     from pfedsim.studies.protocol import Choice
     from pfedsim.studies.runner import carry_out, plan
 
-    choice = Choice(
-        full,
-        listed(methods or ""),
-        listed(data or ""),
-        [_number(part) for part in listed(alpha or "")],
-        numbers(seeds or ""),
-        assigned({}, settings or []),
-    )
-    cells = STUDIES[name].cells(choice)
-    store = Store(results)
-    jobs = jobs or len(os.sched_getaffinity(0))
-    now = plan(cells, store)
-    if dry_run:
-        for record in now.done:
-            console.print(f"done     {record.cell.name}  {record.made['seconds']:.0f} s", highlight=False, soft_wrap=True)
-        for cell in now.missing:
-            console.print(f"missing  {cell.name}", highlight=False, soft_wrap=True)
-    if not quiet:
-        console.print(_summary(now, jobs), highlight=False, soft_wrap=True)
+    study, store, choice = STUDIES[name], Store(results), Choice(full, *choice_words)
+    jobs = 1 if study.alone else jobs or len(os.sched_getaffinity(0))
+    now = plan(study.plan(choice), store)
+
+    def tell(line: str) -> None:
+        if not quiet:
+            console.print(line, highlight=False, soft_wrap=True)
+
+    for line in _listing(now) if dry_run else []:
+        tell(line)
+    tell(summary(now, jobs))
     if dry_run:
         return
-    failed = carry_out(now.missing, store, jobs, lambda line: None if quiet else console.print(line, highlight=False, soft_wrap=True))
-    for cell_name, why in failed.items():
-        console.print(f"failed: {cell_name}: {why}", highlight=False, soft_wrap=True)
+    failed = {} if only_report else carry_out(now.missing, store, jobs, tell)
+    document = study.report(store, choice)
+    place = out or Path("reproduced") / name
+    write(document, place)
+    if quiet:
+        print(place)
+    for part in document.tables() if not quiet else []:
+        console.print(terminal(part))
+    tell(f"written to {place}: {document.name}.html, .md, .tex, .csv, .json, and figures/")
+    for cell, why in failed.items():
+        console.print(f"not run: {cell}: {why}", highlight=False, soft_wrap=True, markup=False)
     if failed:
         raise typer.Exit(1)
 
@@ -78,14 +96,23 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise Error(f"--alpha {text!r}: it should be a number above 0") from None
+        raise Error(f"--alpha {text!r}: it should be numbers above 0, separated by commas") from None
 
 
-def _summary(plan: Any, jobs: int) -> str:
-    text = f"{len(plan.done)} of {len(plan.done) + len(plan.missing)} runs are done"
-    if not plan.missing:
+def _listing(now: Plan) -> list[str]:
+    done = [f"done     {record.cell.name}  {record.made['seconds']:.0f} s" for record in now.done]
+    return done + [f"missing  {cell.name}" for cell in now.missing]
+
+
+def summary(now: Plan, jobs: int) -> str:
+    """What is done, and how long the rest will take."""
+    cells = len(now.done) + len(now.missing)
+    if not cells:
+        return "nothing to run: this is made from other studies' runs, or from counts alone"
+    text = f"{len(now.done)} of {cells} runs are done"
+    if not now.missing:
         return text
-    if plan.unknown == len(plan.missing):
-        return f"{text}; how long the rest takes is not known before one is finished"
-    some = f", without {plan.unknown} runs of which nothing like them is finished" if plan.unknown else ""
-    return f"{text}; about {plan.seconds / jobs / 60:.0f} minutes left with {jobs} side by side{some}"
+    if now.unknown == len(now.missing):
+        return f"{text}; how long the rest takes is known when one like it is finished"
+    some = f", without {now.unknown} of which nothing like them is finished" if now.unknown else ""
+    return f"{text}; about {now.seconds / jobs / 60:.0f} minutes left with {jobs} side by side{some}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import platform
@@ -14,14 +13,13 @@ from typing import Any
 import numpy as np
 
 import pfedsim
-from pfedsim.rows import Pairs
 from pfedsim.runs.folder import Run
 from pfedsim.runs.run import execute
 from pfedsim.runs.session import federate
 from pfedsim.studies.cells import Cell, Record
+from pfedsim.studies.packing import packed
 
 DECIMALS = 5
-NEVER_MET = 255
 
 
 def carry_out(cell: Cell) -> Record:
@@ -37,7 +35,10 @@ def _run(cell: Cell) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     federation = federate(config)
     run = execute(config, federation=federation)
     counts = federation.label_counts()
+    domain = federation.data.domain
     found = boiled_down(run, [int(n) for n in counts.sum(1)], [int(n) for n in (counts > 0).sum(1)])
+    if domain is not None:
+        found["clients"]["domain"] = [str(domain[s.train[0]]) for s in federation.partition.clients]
     manifest = json.loads((run.path / "manifest.json").read_text())
     return run.config.plain(), found, {"backend": manifest["backend"], "kernels": manifest["kernels"], "versions": manifest["versions"]}
 
@@ -75,27 +76,6 @@ def boiled_down(run: Run, sizes: list[int], labels: list[int]) -> dict[str, Any]
     for name in ("bytes_down_per_client_round", "bytes_up_per_client_round", "config_digest", "models_digest"):
         found[name] = summary[name]
     return found
-
-
-def packed(pairs: Pairs, clients: int) -> dict[str, Any]:
-    """A symmetric table in one byte a pair, rows of the upper triangle one after another: 255 never met, else value / largest * 254."""
-    matrix = np.full((clients, clients), np.nan)
-    for i in pairs.ids:
-        for j, value in pairs.row(i).items():
-            matrix[i, j] = value
-    upper = matrix[np.triu_indices(clients, 1)]
-    top = float(np.nanmax(upper)) if np.isfinite(upper).any() else 0.0
-    steps = np.where(np.isnan(upper), NEVER_MET, np.rint(np.nan_to_num(upper) / (top or 1.0) * 254)).astype(np.uint8)
-    return {"largest": top, "pairs": base64.b64encode(steps.tobytes()).decode()}
-
-
-def unpacked(table: dict[str, Any], clients: int) -> np.ndarray:
-    """The table that `packed` gave, to half a step; NaN where two never met and on the diagonal."""
-    steps = np.frombuffer(base64.b64decode(table["pairs"]), np.uint8)
-    upper = np.where(steps == NEVER_MET, np.nan, steps / 254 * table["largest"])
-    matrix = np.full((clients, clients), np.nan)
-    matrix[np.triu_indices(clients, 1)] = upper
-    return np.where(np.isnan(matrix), matrix.T, matrix)
 
 
 def _short(value: Any) -> Any:

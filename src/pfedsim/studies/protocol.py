@@ -31,16 +31,44 @@ PAPER: dict[str, Any] = {
     "join": 0.1,
     "score": {"every": 20, "finetune": 5},
 }
-SETS: dict[str, dict[str, Any]] = {
+PRETRAINED = {"model": "mobilenetv2", "pretrained": "mobilenet-v2", "size": 64}
+NATURAL = {**COMMON, "partition": "given", "minimum": 2, "rounds": 50, "join": 1.0, "score": {"every": 5, "finetune": 5}}
+SETS: dict[str, dict[str, Any]] = {  # what runs on an ordinary machine
     "cifar10": PAPER,
     "cinic10": PAPER,
     "emnist": PAPER,
-    "tiny": {**PAPER, "model": "mobilenetv2", "score": {"every": 20, "finetune": 1}},
+    "tiny-imagenet": {**PAPER, **PRETRAINED, "clients": 50, "join": 0.2, "rounds": 20, "score": {"every": 5, "finetune": 1}},
     "mnist": PAPER,
-    "fashion": PAPER,
+    "fashion-mnist": PAPER,
     "digits": {**PAPER, "clients": 20, "minimum": 10, "rounds": 20, "join": 0.5, "score": {"every": 2, "finetune": 5}},
+    "domainnet": {
+        **PAPER,
+        **PRETRAINED,
+        "partition": "domain",
+        "clients": 120,
+        "minimum": 10,
+        "rounds": 20,
+        "score": {"every": 5, "finetune": 1},
+    },
+    "pacs": {
+        **PAPER,
+        **PRETRAINED,
+        "partition": "domain",
+        "clients": 20,
+        "minimum": 10,
+        "rounds": 20,
+        "join": 0.5,
+        "score": {"every": 5, "finetune": 5},
+    },
+    "digit-domains": {**PAPER, "partition": "domain", "minimum": 10},
+    "heart": {**NATURAL, "model": "mlp", "clients": 4},
+    "watch": {**NATURAL, "model": "cnn1d", "clients": 10},
 }
-OF_THE_PAPER = ("cifar10", "cinic10", "tiny", "emnist")
+WHOLE: dict[str, dict[str, Any]] = {  # the paper's scale, where the above is smaller
+    "tiny-imagenet": {**PAPER, **PRETRAINED},
+    "domainnet": {**PAPER, **PRETRAINED, "partition": "domain", "clients": 120, "minimum": 10},
+}
+OF_THE_PAPER = ("cifar10", "cinic10", "tiny-imagenet", "emnist")
 ALPHAS = (0.1, 0.5)
 SEEDS = (42, 43, 44, 45, 46)
 
@@ -73,25 +101,35 @@ class Choice:
         )
 
 
-def cell(data: str, method: str, alpha: float | None, seed: int, settings: Mapping[str, Any] | None = None, **more: Any) -> Cell:
+def cell(data: str, method: str, alpha: float | None, seed: int, settings: Mapping[str, Any], **more: Any) -> Cell:
     """One run of the protocol."""
     return Cell(words(data, method, alpha, seed, settings, **more))
 
 
-def words(data: str, method: str, alpha: float | None, seed: int, settings: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    """A run's words; `settings` over the protocol's."""
+def words(
+    data: str, method: str, alpha: float | None, seed: int, settings: Mapping[str, Any], full: bool = False, **more: Any
+) -> dict[str, Any]:
+    """A run's words; `more`, then `settings`, over the protocol's."""
     if data not in SETS:
         raise Error(f"no study knows a data set {data!r}; {nearest(data, SETS)}")
-    chosen = {**SETS[data], "data": data, "method": method, "seed": seed, **more, **(settings or {})}
+    base = WHOLE.get(data, SETS[data]) if full else SETS[data]
+    chosen = {**base, "data": data, "method": method, "seed": seed, **more, **settings}
     return chosen if alpha is None else {**chosen, "alpha": alpha}
+
+
+def alphas(data: str, choice: Choice) -> Sequence[float | None]:
+    """The partitions of a set: only labels are dealt by a Dirichlet distribution, clients or domains of their own are as they are."""
+    if data not in SETS:
+        raise Error(f"no study knows a data set {data!r}; {nearest(data, SETS)}")
+    return choice.alphas if SETS[data]["partition"] == "dirichlet" else (None,)
 
 
 def grid(choice: Choice, **more: Any) -> list[Cell]:
     """Methods x data sets x alphas x seeds, a seed of all methods before the next."""
     return [
-        cell(data, method, alpha, seed, choice.settings, **more)
+        cell(data, method, alpha, seed, choice.settings, full=choice.full, **more)
         for data in choice.data
         for seed in choice.seeds
-        for alpha in choice.alphas
+        for alpha in alphas(data, choice)
         for method in choice.methods
     ]

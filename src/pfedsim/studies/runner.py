@@ -60,54 +60,72 @@ def _base(cell: Cell, word: str) -> Any:
     return value.partition("(")[0].partition(":")[0] if word == "method" and value else value
 
 
+@dataclass
+class _Worker:
+    """A process that runs one cell after another."""
+
+    process: SpawnProcess
+    pipe: connection.Connection
+    cell: Cell | None = None
+
+
 def carry_out(cells: Sequence[Cell], store: Store, jobs: int, tell: Tell) -> dict[str, str]:
     """Runs the cells, `jobs` at a time; returns why those failed that failed."""
-    context = multiprocessing.get_context("spawn")
-    waiting, total = list(cells), len(cells)
-    running: dict[connection.Connection, tuple[Cell, SpawnProcess]] = {}
-    failed: dict[str, str] = {}
+    waiting, failed = list(cells), {}
+    workers = [_started(store.folder) for _ in range(min(jobs, len(waiting)))]
     finished = 0
     try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                cell = waiting.pop(0)
-                ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(theirs, cell, store.folder), daemon=True)
-                process.start()
-                theirs.close()
-                running[ours] = cell, process
-            for pipe in connection.wait(list(running)):
-                cell, process = running.pop(pipe)  # type: ignore[index,arg-type]
+        while waiting or any(w.cell for w in workers):
+            for worker in workers:
+                if worker.cell is None and waiting:
+                    worker.cell = waiting.pop(0)
+                    worker.pipe.send(worker.cell)
+            ready = connection.wait([w.pipe for w in workers if w.cell])
+            for k, worker in enumerate(workers):
+                if worker.pipe not in ready or worker.cell is None:
+                    continue
+                cell, worker.cell = worker.cell, None
                 try:
-                    why = pipe.recv()  # type: ignore[union-attr]
-                except EOFError:
-                    process.join()
-                    why = f"its process ended with code {process.exitcode}"
+                    why = str(worker.pipe.recv())
+                except (EOFError, ConnectionResetError):
+                    worker.process.join()
+                    why = f"its process ended with code {worker.process.exitcode}"
+                    workers[k] = _started(store.folder)
                 finished += 1
                 if why:
                     failed[cell.name] = why
                 record = None if why else store.find(cell)
-                took = f"{record.made['seconds']:.0f} s" if record else f"FAILED: {why}"
-                tell(f"{finished}/{total}  {cell.name}  {took}")
-                process.join()
+                tell(f"{finished}/{len(cells)}  {cell.name}  " + (f"{record.made['seconds']:.0f} s" if record else f"FAILED: {why}"))
     finally:
-        for _, process in running.values():
-            process.terminate()
+        for worker in workers:
+            worker.process.terminate()
     return failed
 
 
-def _work(pipe: connection.Connection, cell: Cell, folder: Path) -> None:
-    """A child's life: one cell."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    try:
-        from pfedsim.studies import measure
+def _started(folder: Path) -> _Worker:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, folder), daemon=True)
+    process.start()
+    theirs.close()
+    return _Worker(process, ours)
 
-        Store(folder).put(measure.carry_out(cell))
-        pipe.send("")
-    except Error as error:
-        pipe.send(str(error))
-    except Exception:
-        pipe.send(" ".join(traceback.format_exc().strip().splitlines()[-1:]))
+
+def _work(pipe: connection.Connection, folder: Path) -> None:
+    """A worker's life: a cell in, a word out (nothing where all went well)."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    from pfedsim.studies import measure
+
+    while True:
+        try:
+            Store(folder).put(measure.carry_out(pipe.recv()))
+            pipe.send("")
+        except EOFError:
+            return
+        except Error as error:
+            pipe.send(str(error))
+        except Exception:
+            pipe.send(traceback.format_exc().strip().splitlines()[-1])
 
 
 def _end_with_parent() -> None:

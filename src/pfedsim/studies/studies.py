@@ -5,53 +5,61 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pfedsim.studies.cells import Cell
-from pfedsim.studies.protocol import OF_THE_PAPER, Choice, grid
-
-RHOS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
-CONTROL = "pfedsim.studies.control:WarmFedPer"
+from pfedsim.report.document import Document
+from pfedsim.studies import (
+    accuracy,
+    cka,
+    claims,
+    datasets,
+    domains,
+    gaps,
+    heterogeneity,
+    metrics,
+    overhead,
+    privacy,
+    questions,
+    rho,
+    shortcomings,
+    similarity,
+    workflow,
+)
+from pfedsim.studies.cells import Cell, Store
+from pfedsim.studies.protocol import Choice
 
 
 @dataclass(frozen=True)
 class Study:
-    """What it shows, where the paper has it, and its cells."""
+    """What it shows, where the paper has it, its cells, and the report made from those that are finished."""
 
     name: str
     shows: str
     place: str
-    cells: Callable[[Choice], list[Cell]]
-
-
-def accuracy(choice: Choice) -> list[Cell]:
-    return grid(choice.of(full_data=OF_THE_PAPER))
-
-
-def rho(choice: Choice) -> list[Cell]:
-    return grid(choice.of(methods=[with_rho(r) for r in RHOS], full_data=OF_THE_PAPER))
-
-
-def with_rho(rho: float) -> str:
-    """Where another study has the same run under another name, that name: 1 is FedAvg to the bit, 0.5 the default."""
-    return {0.5: "pfedsim", 1.0: "fedavg"}.get(rho, f"pfedsim(rho={rho:g})")
-
-
-def heterogeneity(choice: Choice) -> list[Cell]:
-    return grid(choice.of(methods=("local", "fedavg", "fedper", "pfedsim"), alphas=(0.1, 0.5, 1.0, 10.0), seeds=(42, 43)))
-
-
-def questions(choice: Choice) -> list[Cell]:
-    forms = grid(choice.of(methods=("pfedsim", "pfedsim:reference", "pfedsim:uniform", CONTROL), seeds=(42, 43, 44)))
-    shuffled = grid(choice.of(methods=("fedavg", "pfedsim"), seeds=(42, 43, 44)), shuffle=True)
-    shared = grid(choice.of(methods=("fedavg", "fedprox", "pfedsim")), buffers="shared")
-    return forms + shuffled + shared
+    plan: Callable[[Choice], list[Cell]]
+    report: Callable[[Store, Choice], Document]
+    alone: bool = False
+    """measured by the clock: one cell at a time"""
 
 
 STUDIES = {
     study.name: study
     for study in (
-        Study("accuracy", "accuracy of the twelve methods", "Table 3, section 5.2", accuracy),
-        Study("rho", "the role of the generalization phase", "Table 6, appendix B.1", rho),
-        Study("heterogeneity", "the gain shrinks towards equal data", "appendix C.2, second limitation", heterogeneity),
-        Study("questions", "what the paper's table mixes or never asks", "not in the paper", questions),
+        Study("accuracy", "accuracy of the twelve methods", "Table 3", accuracy.plan, accuracy.report),
+        Study("rho", "the role of the generalization phase", "Table 6", rho.plan, rho.report),
+        Study("overhead", "seconds, bytes and storage of a method", "Table 7", overhead.plan, overhead.report, alone=True),
+        Study("domainnet", "accuracy by domain under feature shift", "Table 8, Figure 5", domains.plan, domains.report),
+        Study("workflow", "the four steps of a round", "Figure 4", workflow.plan, workflow.report),
+        Study("cka", "which layer tells clients apart", "Figure 1", cka.plan, cka.report),
+        Study("similarity", "classifiers of four label subsets", "Figure 2", similarity.plan, similarity.report),
+        Study("metrics", "four measures of how alike clients are", "Table 2", metrics.plan, metrics.report),
+        Study("distribution", "who holds which classes", "Figure 3", datasets.distribution, datasets.distribution_report),
+        Study("datasets", "the data sets and how they are dealt", "Table 4", datasets.no_cells, datasets.report),
+        Study(
+            "shortcomings", "what similarity-based methods cost and ask for", "Table 1", shortcomings.plan, shortcomings.report, alone=True
+        ),
+        Study("heterogeneity", "the gain shrinks towards equal data", "appendix C.2", heterogeneity.plan, heterogeneity.report),
+        Study("privacy", "what a server can read of its clients' labels", "Table 1", privacy.plan, privacy.report),
+        Study("questions", "does similarity matter? shuffling? shared statistics?", "not in it", questions.plan, questions.report),
+        Study("gaps", "runs that look for the cause of a distance from Table 3", "not in it", gaps.plan, accuracy.report),
+        Study("claims", "every claim that a number can refute", "throughout", claims.plan, claims.report),
     )
 }

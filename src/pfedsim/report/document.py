@@ -1,0 +1,249 @@
+"""A report in parts - words, tables, pictures - and its forms: Markdown, LaTeX, CSV, JSON, PNG and SVG, and one HTML page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pfedsim.report import page
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+BEST, SECOND = "best", "second"
+MARKDOWN = {BEST: "**{}**", SECOND: "<u>{}</u>", "": "{}"}
+HTML = {BEST: "<b>{}</b>", SECOND: "<u>{}</u>", "": "{}"}
+LATEX = {BEST: r"\textbf{{{}}}", SECOND: r"\underline{{{}}}", "": "{}"}
+DAGGERS = ("†", "‡", "§", "¶")
+TEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "†": r"\dag{}", "‡": r"\ddag{}", "§": r"\S{}", "¶": r"\P{}", "−": "$-$"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a table shows at one place: its words, whether they are best or second, and the number behind them."""
+
+    text: str
+    mark: str = ""
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """`groups` are headings over several columns: (words, columns), the first column left out. `rules`: rows that a line goes before."""
+
+    name: str
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    groups: Sequence[tuple[str, int]] = ()
+    rules: Sequence[int] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """`draw(path, width in inches)` writes what the path's ending asks for."""
+
+    name: str
+    title: str
+    draw: Callable[[Path, float], Path]
+    width: float = page.WIDE
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands under it, in order."""
+
+    heading: str
+    parts: Sequence[str | Table | Figure]
+
+
+@dataclass(frozen=True)
+class Document:
+    name: str
+    title: str
+    sections: Sequence[Section] = field(default_factory=list)
+
+    def parts(self) -> Iterator[str | Table | Figure]:
+        for section in self.sections:
+            yield from section.parts
+
+    def tables(self) -> list[Table]:
+        return [part for part in self.parts() if isinstance(part, Table)]
+
+    def figures(self) -> list[Figure]:
+        return [part for part in self.parts() if isinstance(part, Figure)]
+
+
+def cells(*texts: object) -> list[Cell]:
+    """Plain cells."""
+    return [text if isinstance(text, Cell) else Cell(str(text)) for text in texts]
+
+
+def ranked(values: Sequence[float | None], texts: Sequence[str]) -> list[Cell]:
+    """Best and second best marked, by the numbers as printed to two decimals; equals share a place."""
+    shown = [None if v is None else round(v, 2) for v in values]
+    order = sorted({v for v in shown if v is not None}, reverse=True)
+    places = {v: (BEST, SECOND)[k] for k, v in enumerate(order[:2])}
+    marks = ["" if v is None else places.get(v, "") for v in shown]
+    return [Cell(text, mark, value) for text, mark, value in zip(texts, marks, values, strict=True)]
+
+
+def markdown(document: Document, level: int = 1, pictures: str | None = None) -> str:
+    """`pictures`: the folder that images are linked from; None: without them."""
+    lines = [f"{'#' * level} {document.title}", ""]
+    for section in document.sections:
+        lines += [f"{'#' * (level + 1)} {section.heading}", ""] if section.heading else []
+        for part in section.parts:
+            if isinstance(part, str):
+                lines += [part, ""]
+            elif isinstance(part, Table):
+                lines += [markdown_table(part), ""]
+            elif pictures is not None:
+                lines += [f"![{part.title}]({pictures}/{part.name}.png)", ""]
+    return "\n".join(lines)
+
+
+def markdown_table(table: Table) -> str:
+    over = [words for words, count in table.groups for _ in range(count)]
+    head = [
+        h if not words else f"{words} {h}".strip()
+        for h, words in zip(table.head, ["", *over] if over else [""] * len(table.head), strict=True)
+    ]
+    lines = [f"**{table.title}**", "", _piped(head), "|---" + "|---:" * (len(head) - 1) + "|"]
+    lines += [_piped([MARKDOWN[c.mark].format(c.text.replace("|", "/")) for c in row]) for row in table.rows]
+    for note in table.notes:
+        lines += ["", note]
+    return "\n".join(lines)
+
+
+def _piped(texts: Sequence[str]) -> str:
+    return "| " + " | ".join(texts) + " |"
+
+
+def latex_table(table: Table) -> str:
+    """booktabs, as the paper prints it."""
+    lines = [f"% {table.title}", rf"\begin{{tabular}}{{l{'c' * (len(table.head) - 1)}}}", r"\toprule"]
+    if table.groups:
+        lines.append(" & ".join(["", *(rf"\multicolumn{{{n}}}{{c}}{{{_tex(words)}}}" for words, n in table.groups)]) + r" \\")
+        at = 2
+        rules = []
+        for words, count in table.groups:
+            rules.append(rf"\cmidrule(lr){{{at}-{at + count - 1}}}" if words else "")
+            at += count
+        lines.append("".join(rules))
+    lines += [" & ".join(map(_tex, table.head)) + r" \\", r"\midrule"]
+    for k, row in enumerate(table.rows):
+        lines += [r"\midrule"] if k in table.rules else []
+        lines.append(" & ".join(LATEX[c.mark].format(_tex(c.text)) for c in row) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    lines += [rf"\par\footnotesize {_tex(note)}" for note in table.notes]
+    return "\n".join(lines) + "\n"
+
+
+def _tex(text: str) -> str:
+    for character, code in TEX.items():
+        text = text.replace(character, code)
+    return text
+
+
+def html(document: Document) -> str:
+    """The whole report as one page that fetches nothing."""
+    sections = {}
+    for k, section in enumerate(document.sections):
+        sections[section.heading or f"{document.title} {k + 1}"] = "\n".join(_html_part(part) for part in section.parts)
+    return page.page(document.title, sections)
+
+
+def _html_part(part: str | Table | Figure) -> str:
+    if isinstance(part, str):
+        return _html_words(part)
+    if isinstance(part, Table):
+        return _html_table(part)
+    return f"<p>{escape(part.title)}</p>\n" + page.picture(lambda path, width: part.draw(path, min(width, part.width)), part.title)
+
+
+def _html_words(text: str) -> str:
+    """Paragraphs, and lines that begin with a dash as a list; `code` in backticks."""
+    made = []
+    for block in text.split("\n\n"):
+        pieces = escape(block).split("`")
+        block = "".join(f"<code>{p}</code>" if k % 2 else p for k, p in enumerate(pieces))
+        if block.startswith("- "):
+            made.append("<ul>" + "".join(f"<li>{item}</li>" for item in block[2:].split("\n- ")) + "</ul>")
+        else:
+            made.append(f"<p>{block}</p>")
+    return "\n".join(made)
+
+
+def _html_table(table: Table) -> str:
+    rows = []
+    if table.groups:
+        rows.append("<tr><th></th>" + "".join(f'<th colspan="{n}">{escape(words)}</th>' for words, n in table.groups) + "</tr>")
+    rows.append("<tr>" + "".join(f"<th>{escape(h)}</th>" for h in table.head) + "</tr>")
+    rows += ["<tr>" + "".join(f"<td>{HTML[c.mark].format(escape(c.text))}</td>" for c in row) + "</tr>" for row in table.rows]
+    notes = "".join(f"<p>{escape(note)}</p>" for note in table.notes)
+    return f'<p><b>{escape(table.title)}</b></p><div class="scroll"><table>{"".join(rows)}</table></div>{notes}'
+
+
+def terminal(table: Table) -> RichTable:
+    """For the screen."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    over = ["", *(words for words, count in table.groups for _ in range(count))] if table.groups else [""] * len(table.head)
+    made = RichTable(title=table.title, title_justify="left", caption="\n".join(table.notes) or None, caption_justify="left")
+    for k, (words, heading) in enumerate(zip(over, table.head, strict=True)):
+        made.add_column(f"{words}\n{heading}".strip(), justify="left" if k == 0 else "right")
+    styles = {BEST: "bold", SECOND: "underline", "": ""}
+    for k, row in enumerate(table.rows):
+        made.add_row(*(Text(c.text, style=styles[c.mark]) for c in row), end_section=k + 1 in table.rules)
+    return made
+
+
+def csv_text(tables: Sequence[Table]) -> str:
+    """One line per cell: table, row, column, what is printed, and the number behind it where there is one."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["table", "row", "column", "printed", "value"])
+    for table in tables:
+        over = ["", *(words for words, count in table.groups for _ in range(count))] if table.groups else [""] * len(table.head)
+        names = [f"{words} {h}".strip() for words, h in zip(over, table.head, strict=True)]
+        for row in table.rows:
+            for name, cell in list(zip(names, row, strict=True))[1:]:
+                writer.writerow([table.name, row[0].text, name, cell.text, "" if cell.value is None else cell.value])
+    return file.getvalue()
+
+
+def json_text(document: Document) -> str:
+    """Tables as lists of rows."""
+    tables = [
+        {"name": t.name, "title": t.title, "groups": t.groups, "head": t.head, "notes": t.notes,
+         "rows": [[{"text": c.text, "mark": c.mark, "value": c.value} for c in row] for row in t.rows]}
+        for t in document.tables()
+    ]  # fmt: skip
+    return json.dumps({"title": document.title, "tables": tables}, indent=1, ensure_ascii=False) + "\n"
+
+
+def write(document: Document, folder: Path) -> list[Path]:
+    """Every form of the report in this folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = []
+    for figure in document.figures():
+        made += [figure.draw(folder / "figures" / f"{figure.name}.{ending}", figure.width) for ending in ("png", "svg")]
+    texts = {
+        f"{document.name}.md": markdown(document, pictures="figures"),
+        f"{document.name}.tex": "\n".join(latex_table(t) for t in document.tables()),
+        f"{document.name}.csv": csv_text(document.tables()),
+        f"{document.name}.json": json_text(document),
+        f"{document.name}.html": html(document),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return [folder / name for name in texts] + made

@@ -1,0 +1,167 @@
+"""Pictures of numbers: lines with bands, points, heat maps, bubbles. Each takes a path and a width in inches and returns the path."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+from pfedsim.report.figures import COLOURS, MARKERS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Points = tuple[Sequence[float], Sequence[float]]
+NARROW = 5.0  # inches: below, panels stand under one another and legends under the picture
+
+
+def look(k: int) -> dict[str, Any]:
+    """Colour, marker and dash of the k-th line: told apart by colour-blind people and in grey print."""
+    again = k // len(COLOURS)
+    hollow = {"markerfacecolor": "none"} if again else {}
+    return {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)], "linestyle": ("-", "--", ":")[again % 3], **hollow}
+
+
+def saved(figure: Figure, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context({"svg.hashsalt": "pfedsim"}):  # equal figures are equal files
+        figure.savefig(path, dpi=130, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
+    plt.close(figure)
+    return path
+
+
+def panels(count: int, width: float, height: float, most: int = 2) -> tuple[Figure, list[Axes]]:
+    """So many axes, at most `most` beside one another."""
+    across = 1 if width < NARROW else min(count, most)
+    down = math.ceil(count / across)
+    figure, grid = plt.subplots(down, across, figsize=(width, height * down), layout="constrained", squeeze=False)
+    axes = list(grid.flat)
+    for spare in axes[count:]:
+        spare.set_axis_off()
+    return figure, axes[:count]
+
+
+def lines(curves: Mapping[str, Mapping[str, Sequence[Points]]], path: Path, width: float, xlabel: str, ylabel: str) -> Path:
+    """A panel for each name; in it a line for each name: the mean over several, their range shaded."""
+    figure, axes = panels(len(curves), width, 3.6)
+    names = list(dict.fromkeys(name for panel in curves.values() for name in panel))
+    for ax, (title, panel) in zip(axes, curves.items(), strict=True):
+        for name, several in panel.items():
+            common = sorted(set.intersection(*(set(x) for x, _ in several)))
+            values = np.array([[dict(zip(x, y, strict=True))[c] for c in common] for x, y in several])
+            k = names.index(name)
+            ax.plot(common, values.mean(0), label=name, markersize=4, linewidth=1.4, **look(k))
+            if len(values) > 1:
+                ax.fill_between(common, values.min(0), values.max(0), color=COLOURS[k % len(COLOURS)], alpha=0.15, linewidth=0)
+        ax.set(xlabel=xlabel, ylabel=ylabel, title=title)
+        ax.grid(alpha=0.3)
+    _legend(figure, axes, width, len(names))
+    return saved(figure, path)
+
+
+def points(
+    panels_: Mapping[str, Mapping[str, Points]],
+    path: Path,
+    width: float,
+    xlabels: Sequence[str],
+    ylabel: str,
+    log: Sequence[bool] = (),
+    legend: bool = True,
+) -> Path:
+    """A panel of points for each name."""
+    figure, axes = panels(len(panels_), width, 3.4)
+    names = list(dict.fromkeys(name for panel in panels_.values() for name in panel))
+    for k, (ax, (title, panel)) in enumerate(zip(axes, panels_.items(), strict=True)):
+        for name, (x, y) in panel.items():
+            ax.plot(x, y, label=name, markersize=4, alpha=0.7, **{**look(names.index(name)), "linestyle": "none"})
+        ax.set(xlabel=xlabels[k], ylabel=ylabel, title=title)
+        if log and log[k]:
+            ax.set_xscale("log")
+        ax.grid(alpha=0.3)
+    if legend:
+        _legend(figure, axes, width, len(names))
+    return saved(figure, path)
+
+
+def _legend(figure: Figure, axes: Sequence[Axes], width: float, entries: int) -> None:
+    handles: dict[str, Any] = {}
+    for ax in axes:
+        handles |= {label: handle for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    columns = max(1, min(entries, int(width / 1.45)))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+
+
+def heat_maps(
+    maps: Mapping[str, np.ndarray],
+    path: Path,
+    width: float,
+    label: str,
+    names: Sequence[str] | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    numbers: bool = False,
+    most: int = 3,
+    axis: str = "client",
+    columns: Sequence[str] | None = None,
+    height: float = 0.95,
+) -> Path:
+    """A matrix for each title on one scale; grey where there is no number."""
+    across = 1 if width < NARROW else min(len(maps), most)
+    figure, axes = panels(len(maps), width, height * width / across, most)
+    values = np.concatenate([m.ravel() for m in maps.values()])
+    low = float(np.nanmin(values)) if low is None else low
+    high = float(np.nanmax(values)) if high is None else high
+    image = None
+    for ax, (title, matrix) in zip(axes, maps.items(), strict=True):
+        ax.set_facecolor("#dddddd")
+        image = ax.imshow(matrix, cmap="viridis", interpolation="nearest", vmin=low, vmax=high)
+        room = int(width / across * 3)
+        for ticks, count, words in ((ax.set_xticks, matrix.shape[1], columns or names), (ax.set_yticks, matrix.shape[0], names)):
+            step = -(-count // max(1, room))
+            shown = list(words) if words else [str(i) for i in range(count)]
+            ticks(range(0, count, step), shown[::step], fontsize=8)
+        ax.set(title=title)
+        if axis:
+            ax.set(xlabel=axis, ylabel=axis)
+        if numbers:
+            for (i, j), value in np.ndenumerate(matrix):
+                if np.isfinite(value):
+                    light = value < (low + high) / 2
+                    ax.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=8, color="white" if light else "black")
+    assert image is not None
+    figure.colorbar(image, ax=axes, label=label, shrink=0.85)
+    return saved(figure, path)
+
+
+def bubbles(counts: Mapping[str, np.ndarray], path: Path, width: float) -> Path:
+    """Client across, class up, a circle as large as the number of samples."""
+    figure, axes = panels(len(counts), width, 2.9, most=1)
+    for ax, (title, table) in zip(axes, counts.items(), strict=True):
+        clients, classes = np.nonzero(table)
+        ax.scatter(clients, classes, s=table[clients, classes] / table.max() * 160 * width / 7.5, color=COLOURS[0], alpha=0.6, linewidth=0)
+        ax.set(xlabel="client", ylabel="class", title=title, xlim=(-1.5, len(table) + 0.5), ylim=(-0.8, table.shape[1] - 0.2))
+        ax.set_yticks(range(table.shape[1])) if table.shape[1] <= 12 else None
+    return saved(figure, path)
+
+
+def by_cluster(matrix: np.ndarray) -> np.ndarray:
+    """An order of the rows that puts alike ones side by side: average linkage over what is known, the median where two never met."""
+    from scipy.cluster.hierarchy import leaves_list, linkage
+    from scipy.spatial.distance import squareform
+
+    known = matrix[np.isfinite(matrix)]
+    if len(matrix) < 3 or not len(known):
+        return np.arange(len(matrix))
+    filled = np.where(np.isfinite(matrix), matrix, np.median(known))
+    apart = filled.max() - (filled + filled.T) / 2
+    np.fill_diagonal(apart, 0.0)
+    order: np.ndarray = leaves_list(linkage(squareform(apart, checks=False), "average", optimal_ordering=True))
+    return order

@@ -1,0 +1,171 @@
+"""The main table: twelve methods, data sets, two partitions (Table 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from pfedsim.report.document import Cell, Document, Figure, Section, Table, cells, ranked
+from pfedsim.report.tables import size
+from pfedsim.studies import gaps
+from pfedsim.studies import grid as grids
+from pfedsim.studies.cells import Cell as Run
+from pfedsim.studies.cells import Store
+from pfedsim.studies.grid import CLIENTS, MICRO, TUNED, TUNED_CLIENTS, Runs, dealt, points, set_name, title
+from pfedsim.studies.packing import unpacked
+from pfedsim.studies.paper import printed
+from pfedsim.studies.protocol import OF_THE_PAPER, Choice, alphas, grid
+
+Found = dict[float | None, dict[str, Runs]]
+
+
+def defaults(choice: Choice) -> Choice:
+    return choice.of(full_data=OF_THE_PAPER)
+
+
+def plan(choice: Choice) -> list[Run]:
+    return grid(defaults(choice))
+
+
+def report(store: Store, choice: Choice) -> Document:
+    """One section for each data set of which anything is there."""
+    choice = defaults(choice)
+    sections = []
+    for data in choice.data:
+        found = {alpha: grids.table_of(store, choice, data, alpha) for alpha in alphas(data, choice)}
+        if any(runs.by_seed for by_method in found.values() for runs in by_method.values()):
+            sections += _sections(store, choice, data, found)
+        else:
+            sections.append(Section(set_name(data), [f"Nothing of {set_name(data)} is measured yet."]))
+    return Document("accuracy", "Accuracy of the twelve methods", sections)
+
+
+def _sections(store: Store, choice: Choice, data: str, found: Found) -> list[Section]:
+    name = set_name(data)
+    return [
+        Section(f"{name}: beside the paper", [_beside(data, found), _as_printed(data, found)]),
+        Section(f"{name}: both kinds of score", [BOTH_KINDS, *(_kinds(data, alpha, by) for alpha, by in found.items())]),
+        *gaps.section(store, choice, data, found),
+        Section(f"{name}: over the rounds", [_curves(data, found)]),
+        Section(f"{name}: client by client", [_clients(data, found)]),
+        *_similarities(data, found),
+    ]
+
+
+BOTH_KINDS = (
+    "The paper's table mixes two kinds of score: Local-Only, FedFomo and pFedSim are scored with the client's own model after local "
+    "training, the others with what the server hands out before it. Here every method stands with both: as served, and after the same "
+    "plain local epochs from what it hands out for training (pFedSim: its fresh mix)."
+)
+
+
+def _beside(data: str, found: Found) -> Table:
+    methods = list(next(iter(found.values())))
+    columns: list[list[Cell]] = [cells(*map(title, methods))]
+    for alpha, by in found.items():
+        means = [by[m].mean() for m in methods]
+        theirs = [printed("accuracy", m, data, alpha) for m in methods]
+        columns.append(ranked(means, [by[m].text() for m in methods]))
+        columns.append(ranked([t and t[0] for t in theirs], [f"{t[0]:.2f} ({t[1]:.2f})" if t else "-" for t in theirs]))
+        columns.append([points(a - t[0] if a is not None and t else None) for a, t in zip(means, theirs, strict=True)])
+        columns.append(cells(*(by[m].seeds for m in methods)))
+    return Table(
+        f"accuracy-{data}",
+        f"{set_name(data)}: accuracy over all test samples in %, as served, mean (std) over seeds; best bold, second underlined",
+        ["method", *["ours", "paper", "difference", "seeds"] * len(found)],
+        list(zip(*columns, strict=True)),
+        groups=[(dealt(alpha), 4) for alpha in found],
+        rules=[len(methods) - 1],
+    )
+
+
+def _as_printed(data: str, found: Found) -> Table:
+    methods = list(next(iter(found.values())))
+    columns = [cells(*map(title, methods))]
+    columns += [ranked([by[m].mean() for m in methods], [by[m].text() for m in methods]) for by in found.values()]
+    return Table(
+        f"table-3-{data}",
+        f"{set_name(data)}: ours, as the paper prints its table",
+        ["#Partition", *map(dealt, found)],
+        list(zip(*columns, strict=True)),
+        groups=[(set_name(data), len(found))],
+        rules=[len(methods) - 1],
+    )
+
+
+def _kinds(data: str, alpha: float | None, by: Mapping[str, Runs]) -> Table:
+    columns = [cells(*map(title, by))]
+    for path in (MICRO, CLIENTS, TUNED, TUNED_CLIENTS):
+        columns.append(ranked([r.mean(path) for r in by.values()], [r.text(path) for r in by.values()]))
+    columns.append(cells(*(r.text(("served", "worst_tenth")) for r in by.values())))
+    alone = by.get("local", Runs({}))
+    shares = [None if m == "local" else grids.worse_off(r, alone) for m, r in by.items()]
+    columns.append([Cell("-") if s is None else Cell(f"{100 * s:.0f}%", value=s) for s in shares])
+    for way in ("down", "up"):
+        counts = [r.number(f"bytes_{way}_per_client_round") for r in by.values()]
+        columns.append([Cell("-") if c is None else Cell(size(c), value=c) for c in counts])
+    return Table(
+        f"kinds-{data}-{alpha or 0:g}",
+        f"{set_name(data)}, {dealt(alpha)}: served, and after local epochs; who is worse off than alone; bytes per client and round",
+        ["method", "all samples", "client mean", "all samples", "client mean", "worst tenth", "worse off", "received", "sent"],
+        list(zip(*columns, strict=True)),
+        groups=[("as served,", 2), ("after local epochs,", 2), ("", 4)],
+        rules=[len(by) - 1],
+    )
+
+
+def _curves(data: str, found: Found) -> Figure:
+    shown = {dealt(a): {title(m): r.curves() for m, r in by.items() if r.by_seed} for a, by in found.items()}
+
+    def draw(path: Path, width: float) -> Path:
+        from pfedsim.report.plots import lines
+
+        return lines({k: v for k, v in shown.items() if v}, path, width, "round", "accuracy as served, %")
+
+    return Figure(f"curves-{data}", f"{set_name(data)}: accuracy over the rounds (mean over seeds; band: their range)", draw)
+
+
+def _clients(data: str, found: Found) -> Figure:
+    panels: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
+    labels, log = [], []
+    for alpha, by in found.items():
+        first = {title(m): next(iter(r.by_seed.values())).found["clients"] for m, r in by.items() if r.by_seed and m in SHOWN}
+        for what, words in (("samples", "its samples, train and test"), ("labels", "its classes")):
+            if first:
+                panels[f"{dealt(alpha)}, by {what}"] = {n: (c[what], [100 * (v or 0) for v in c["served"]]) for n, c in first.items()}
+                labels.append(words)
+                log.append(what == "samples")
+
+    def draw(path: Path, width: float) -> Path:
+        from pfedsim.report.plots import points as drawn
+
+        return drawn(panels, path, width, labels, "accuracy, %", log)
+
+    return Figure(f"clients-{data}", f"{set_name(data)}: each client's accuracy as served against its size and its number of classes", draw)
+
+
+SHOWN = ("local", "fedavg", "pfedsim")
+
+
+def _similarities(data: str, found: Found) -> list[Section]:
+    maps: dict[str, np.ndarray] = {}
+    for alpha, by in found.items():
+        for record in list(by.get("pfedsim", Runs({})).by_seed.values())[:1]:
+            if "similarity" in record.found:
+                maps[dealt(alpha)] = unpacked(record.found["similarity"], len(record.found["clients"]["samples"]))
+    if not maps:
+        return []
+
+    def draw(path: Path, width: float) -> Path:
+        from pfedsim.report.plots import by_cluster, heat_maps
+
+        ordered = {}
+        for name, matrix in maps.items():
+            order = by_cluster(matrix)
+            ordered[name] = matrix[np.ix_(order, order)]
+        return heat_maps(ordered, path, width, "similarity (Eq. 3)", names=None, axis="client, ordered by cluster", most=2)
+
+    figure = Figure(f"similarity-{data}", f"{set_name(data)}: similarities that pFedSim's server holds at the end (grey: never met)", draw)
+    return [Section(f"{set_name(data)}: who resembles whom", [figure])]

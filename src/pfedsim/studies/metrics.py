@@ -1,0 +1,97 @@
+"""Four measures of how alike clients are, against how alike their data are (Table 2)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pfedsim.report.document import Cell, Document, Figure, Section, Table, cells
+from pfedsim.studies import similarity
+from pfedsim.studies.cells import Cell as Run
+from pfedsim.studies.cells import Record, Store
+from pfedsim.studies.lengths import LENGTHS, alone
+from pfedsim.studies.likeness import MEASURES
+from pfedsim.studies.paper import paper
+from pfedsim.studies.protocol import Choice
+from pfedsim.studies.similarity import PAIRS, heading, name
+
+WHAT = (
+    "WDB is 1 / f-FedAP's distance (mean and deviation at each norm layer's input, each client's own model on its own train part); MDB the "
+    "cosine of the two models' changes; LDB FedFomo's weight of the second client's model on the first one's held-out half; CS the mean "
+    "cosine of the classifiers' rows."
+)
+
+
+def over_all(choice: Choice) -> list[Run]:
+    """All pairs of a Dirichlet federation."""
+    choice = choice.of(alphas=(0.1,))
+    return [
+        Run(alone(data, choice, length, alpha, seed), "likeness", (("clients", "all"), ("trained", length)))
+        for data in choice.data
+        for alpha in choice.alphas
+        for seed in choice.seeds
+        for length in LENGTHS
+    ]
+
+
+def plan(choice: Choice) -> list[Run]:
+    return similarity.plan(choice) + over_all(choice)
+
+
+def report(store: Store, choice: Choice) -> Document:
+    sections = [Section("What is measured", [WHAT, similarity.DIVIDED])]
+    for cell in similarity.plan(choice):
+        record = store.find(cell)
+        parts: list[str | Table | Figure] = ["Not measured yet."] if record is None else [_four(record, cell)]
+        sections.append(Section(f"Four pairs: {heading(cell)}", parts))
+    for cell in over_all(choice):
+        record = store.find(cell)
+        parts = ["Not measured yet."] if record is None else _all(record, cell)
+        sections.append(Section(f"All pairs of {cell.words['clients']} clients: {heading(cell)}", parts))
+    return Document("metrics", "How well four measures tell who is alike", sections)
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if abs(value) >= 0.01 or value == 0 else f"{value:.1e}"
+
+
+def _four(record: Record, cell: Run) -> Table:
+    rows: list[list[Cell]] = []
+    printed = paper()["metrics"]
+    for measure in ("data", *MEASURES):
+        table = record.found[measure]
+        theirs = printed["data_similarity" if measure == "data" else measure]
+        correlation = record.found["correlation"].get(measure, {})
+        rows.append([
+            *cells("data similarity" if measure == "data" else measure),
+            *(Cell(_number(table[a][b]), value=table[a][b]) for a, b in PAIRS),
+            *cells(*(_number(t) for t in theirs), *(_shown(correlation.get(kind)) for kind in ("pearson", "spearman"))),
+        ])  # fmt: skip
+    pairs = [name(a, b) for a, b in PAIRS]
+    return Table(
+        f"metrics-{cell.words['data']}-{dict(cell.extra)['trained']}-{cell.words['seed']}",
+        "Four pairs, ours and the paper's; correlation with the data's similarity over all six pairs",
+        ["measure", *pairs, *pairs, "Pearson", "Spearman"],
+        rows,
+        groups=[("ours", 4), ("paper", 4), ("correlation", 2)],
+    )
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _all(record: Record, cell: Run) -> list[str | Table | Figure]:
+    label = f"all-pairs-{cell.words['data']}-{dict(cell.extra)['trained']}-{cell.words['seed']}"
+    correlation = record.found["correlation"]
+    rows = [cells(m, *(_shown(correlation[m][kind]) for kind in ("pearson", "spearman"))) for m in MEASURES]
+    table = Table(
+        label, f"Correlation with the data's similarity over {record.found['pairs']:,} pairs", ["measure", "Pearson", "Spearman"], rows
+    )
+    drawn = record.found["drawn"]
+
+    def draw(path: Path, width: float) -> Path:
+        from pfedsim.report.plots import points
+
+        return points({m: {m: (drawn["data"], drawn[m])} for m in MEASURES}, path, width, ["data similarity"] * 4, "", legend=False)
+
+    return [table, Figure(label, f"Each measure against the data's similarity, {len(drawn['data'])} pairs drawn at random", draw)]

@@ -1,0 +1,161 @@
+"""Local training seconds per sample, bytes per client and round, and what the server must hold (Table 7, and the third limitation)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any
+
+from pfedsim.report.document import Cell, Document, Section, Table, cells
+from pfedsim.report.tables import size
+from pfedsim.runs.config import Config
+from pfedsim.studies.cells import Cell as Run
+from pfedsim.studies.cells import Record, Store
+from pfedsim.studies.grid import set_name, title
+from pfedsim.studies.paper import paper
+from pfedsim.studies.protocol import Choice, words
+
+if TYPE_CHECKING:
+    from pfedsim.job import Site, Work
+    from pfedsim.server import Engine, State
+
+METHODS = ("fedavg", "fedfomo", "fedgen", "fedap", "pfedsim")  # f-FedAP: for Table 1
+REPETITIONS = 5
+HOW = (
+    "xi_p as the paper has it: seconds of a client's work in a round (FedFomo's validation included) over the samples of its train part, "
+    "averaged over clients and rounds; T = 20, r = 0.1, E = 5, Dir(0.1); mean (std) over five repetitions, the methods in turns. "
+    "The paper measured on one RTX 3090; ratios to FedAvg are what can be compared. Bytes are those of the messages sent. The server's "
+    "storage is all that its state holds after the last round."
+)
+
+
+def plan(choice: Choice) -> list[Run]:
+    """One cell for all methods, so that they take turns."""
+    choice = choice.of(methods=METHODS, alphas=(0.1,), full_data=paper()["overhead"]["data"])
+    quiet = {"rounds": 20, "score": {"every": 0, "finetune": 0}}
+    return [
+        Run(
+            words(data, "fedavg", alpha, choice.seeds[0], {**quiet, **choice.settings}),
+            "overhead",
+            (("methods", ",".join(choice.methods)),),
+        )
+        for data in choice.data
+        for alpha in choice.alphas
+    ]
+
+
+class Clocked:
+    """An engine that takes the time of every client's work."""
+
+    def __init__(self, engine: Engine):
+        self._engine = engine
+        self.events = engine.events
+        self.taken: list[tuple[int, float, float]] = []
+        """client, wall seconds, seconds of processor time"""
+
+    def map(self, function: Callable[..., Any], works: Sequence[Work], *arguments: Any) -> Iterator[Any]:
+        def clocked(site: Site, work: Work, *more: Any) -> Any:
+            wall, used = time.perf_counter(), time.process_time()
+            result = function(site, work, *more)
+            self.taken.append((work.client, time.perf_counter() - wall, time.process_time() - used))
+            return result
+
+        yield from self._engine.map(clocked, works, *arguments)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All methods in turns, `REPETITIONS` times."""
+    from pfedsim.runs.session import federate, one_thread, prepare
+    from pfedsim.server import run_rounds
+    from pfedsim.studies import training
+
+    federation = federate(config)
+    train = [len(s.train) for s in federation.partition.clients]
+    found: dict[str, Any] = {m: {"xi": [], "xi_cpu": []} for m in extra["methods"].split(",")}
+    for _ in range(REPETITIONS):
+        for method, figures in found.items():
+            with one_thread():
+                session = prepare(config.model_copy(update={"method": method}), federation)
+                clock = Clocked(session.engine)
+                state, traffic = session.begin(), []
+                for round in run_rounds(session.method, session.fed, session.kept, clock, session.schedule, state):
+                    state = round.state
+                    traffic += list(round.traffic.values())
+            figures["xi"].append(mean(wall / train[i] for i, wall, _ in clock.taken))
+            figures["xi_cpu"].append(mean(used / train[i] for i, _, used in clock.taken))
+            figures["bytes_down"], figures["bytes_up"] = (mean(t[k] for t in traffic) for k in (0, 1))
+            figures["server_bytes"] = stored(state)
+            figures["sent beyond a model"] = sorted(beyond(session, state))
+    model = int((~session.kept).sum()) * 4
+    return {"methods": found, "model_bytes": model, "clients": federation.clients}, training.made(replace(session))
+
+
+def stored(state: State) -> int:
+    """Bytes of all that the server holds."""
+    from pfedsim.runs.state import to_tensors
+
+    return sum(t.numel() * t.element_size() for name, t in to_tensors(state).items() if name.startswith("server/"))
+
+
+def beyond(session: Any, state: State) -> set[str]:
+    """Names of what a client of this method sends beside its model at this point of the run."""
+    from pfedsim.server import send
+
+    names: set[str] = set()
+    for task in ("train", "stats"):
+        messages = send(session.method, session.fed, session.kept, state, [0], task)
+        names |= set(session.method.replies(session.fed, messages[0])) - {"model"}
+    return names
+
+
+def report(store: Store, choice: Choice) -> Document:
+    sections = [Section("What is measured", [HOW])]
+    for cell in plan(choice):
+        record = store.find(cell)
+        parts: list[str | Table] = (
+            ["Not measured yet: run it alone on the machine."] if record is None else [_time(record, cell), _bytes(record, cell)]
+        )
+        sections.append(Section(set_name(str(cell.words["data"])), parts))
+    return Document("overhead", "What a method costs", sections)
+
+
+def _time(record: Record, cell: Run) -> Table:
+    theirs, data = paper()["overhead"], str(cell.words["data"])
+    base = mean(record.found["methods"]["fedavg"]["xi"]) if "fedavg" in record.found["methods"] else None
+    rows: list[list[Cell]] = []
+    for method, figures in record.found["methods"].items():
+        printed = theirs["cells"][method][theirs["data"].index(data)] if method in theirs["cells"] and data in theirs["data"] else None
+        paper_base = theirs["cells"]["fedavg"][theirs["data"].index(data)][0] if data in theirs["data"] else None
+        rows.append(cells(
+            title(method), _spread(figures["xi"]), _spread(figures["xi_cpu"]), f"{mean(figures['xi']) / base:.2f}" if base else "-",
+            f"{printed[0]:.2f} ({printed[1]:.2f})" if printed else "-", f"{printed[0] / paper_base:.2f}" if printed and paper_base else "-",
+        ))  # fmt: skip
+    return Table(
+        f"overhead-{data}", "xi_p: local training in 1e-4 s per training sample, all epochs of a round",
+        ["method", "wall", "processor", "times FedAvg", "paper", "times FedAvg"], rows, groups=[("ours", 3), ("paper", 2)],
+    )  # fmt: skip
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{1e4 * mean(values):.2f}" + (f" ({1e4 * stdev(values):.2f})" if len(values) > 1 else "")
+
+
+def _bytes(record: Record, cell: Run) -> Table:
+    theirs, model = paper()["overhead"]["complexity"], record.found["model_bytes"]
+    rows = [
+        cells(
+            title(m), size(f["bytes_down"]), size(f["bytes_up"]), f"{(f['bytes_down'] + f['bytes_up']) / (2 * model):.2f}",
+            theirs.get(m, "-"), size(f["server_bytes"]),
+        )
+        for m, f in record.found["methods"].items()
+    ]  # fmt: skip
+    return Table(
+        f"bytes-{cell.words['data']}",
+        f"Bytes per client and round, measured, and what the server holds for {record.found['clients']} clients (a model: {size(model)})",
+        ["method", "received", "sent", "models each way", "the paper's complexity", "server holds"], rows,
+    )  # fmt: skip

@@ -1,0 +1,153 @@
+"""How well a server can read a client's label distribution: from its classifier, and from f-FedAP's statistics (Table 1's privacy row)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pfedsim.report.document import Cell, Document, Section, Table, cells
+from pfedsim.runs.config import Config
+from pfedsim.studies.cells import Cell as Run
+from pfedsim.studies.cells import Store
+from pfedsim.studies.grid import dealt, set_name, title
+from pfedsim.studies.protocol import Choice, words
+
+if TYPE_CHECKING:
+    from pfedsim.runs.session import Session
+    from pfedsim.server import State
+
+FOLDS = 5
+METHODS = ("pfedsim", "fedap")
+HOW = (
+    "The server tries to tell each client's label distribution from what the client sent last. *Read off*: no fitting at all, the change "
+    "of each class's bias against the common classifier counts as the class's share (training pushes up the biases of classes that a "
+    "client has). *Fitted*: a ridge regression, learnt on four fifths of the clients, as if their labels were known to the server, and "
+    "tried on the other fifth, five times over. AUROC: does the score tell present from absent classes (0.5: not at all, 1: perfectly)? "
+    "Distance: total variation between the true distribution and the one told (0: the same); beside it that of guessing the mean of the "
+    "known clients. f-FedAP's clients send their classifiers too; its statistics come on top."
+)
+
+
+def plan(choice: Choice) -> list[Run]:
+    choice = choice.of(methods=METHODS, alphas=(0.1,))
+    quiet = {"score": {"every": 0, "finetune": 0}}
+    return [
+        Run(words(data, method, alpha, seed, {**quiet, **choice.settings}), "privacy", (("method", method),))
+        for data in choice.data
+        for alpha in choice.alphas
+        for seed in choice.seeds
+        for method in choice.methods
+    ]
+
+
+def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Every way of reading that this method's messages allow."""
+    from pfedsim.runs.session import federate
+    from pfedsim.studies import training
+
+    federation = federate(config)
+    session, state = training.last(config, federation)
+    counts = np.stack([np.bincount(federation.data.y[s.train], minlength=session.fed.classes) for s in federation.partition.clients])
+    features, bias = head_features(session, state)
+    found: dict[str, Any] = {
+        "clients": len(counts),
+        "classes": int(counts.shape[1]),
+        "classifier, read off": {"auroc": _auroc(counts > 0, bias)},
+        "classifier, fitted": told(features, counts),
+    }
+    statistics = state.server.extra.get("statistics")
+    if statistics is not None:
+        table = np.stack([statistics[i].double().numpy() for i in range(len(counts))])
+        found["statistics, fitted"] = told(table, counts)
+    return found, training.made(session)
+
+
+def head_features(session: Session, state: State) -> tuple[np.ndarray, np.ndarray]:
+    """Of every client and class: what its row and bias are and how they differ from the common ones; and the bias's change alone."""
+    layout, personal = session.fed.layout, state.server.personal
+    assert personal is not None
+    place = layout.last.replace("weight", "bias")
+
+    def rows(theta: Any) -> tuple[np.ndarray, np.ndarray]:
+        weight = layout.rows(theta).double().numpy()
+        return weight, layout.view(theta, place).double().numpy() if place in layout.names else np.zeros(len(weight))
+
+    common, common_bias = rows(personal.default)
+    made, changes = [], []
+    for i in range(session.fed.clients):
+        weight, bias = rows(personal[i])
+        change = bias - common_bias
+        norm, cosine = (
+            np.linalg.norm(weight, axis=1),
+            (weight * common).sum(1) / np.linalg.norm(weight, axis=1) / np.linalg.norm(common, axis=1),
+        )
+        made.append(np.stack([bias, change, norm, np.linalg.norm(weight - common, axis=1), cosine, weight.mean(1)], axis=1))
+        changes.append(change - change.mean())
+    return np.stack(made), np.stack(changes)
+
+
+def told(features: np.ndarray, counts: np.ndarray) -> dict[str, float | None]:
+    """A ridge regression from features to label shares, on clients that it was not fitted on. Features per client, or per client and
+    class: then one regression serves all classes."""
+    from sklearn.linear_model import RidgeCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    shares = counts / counts.sum(1, keepdims=True)
+    score, guess = np.zeros_like(shares), np.zeros_like(shares)
+    fold = np.arange(len(shares)) % min(FOLDS, len(shares))
+    for k in np.unique(fold):
+        known, asked = fold != k, fold == k
+        model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 3, 7)))
+        if features.ndim == 3:
+            model.fit(features[known].reshape(-1, features.shape[2]), shares[known].ravel())
+            score[asked] = model.predict(features[asked].reshape(-1, features.shape[2])).reshape(asked.sum(), -1)
+        else:
+            model.fit(features[known], shares[known])
+            score[asked] = model.predict(features[asked])
+        guess[asked] = shares[known].mean(0)
+    return {"auroc": _auroc(counts > 0, score), "distance": _distance(_as_shares(score), shares), "guess": _distance(guess, shares)}
+
+
+def _as_shares(score: np.ndarray) -> np.ndarray:
+    clipped = np.clip(score, 1e-9, None)
+    shares: np.ndarray = clipped / clipped.sum(1, keepdims=True)
+    return shares
+
+
+def _distance(a: np.ndarray, b: np.ndarray) -> float:
+    """Mean total variation distance."""
+    return round(float(np.abs(a - b).sum(1).mean() / 2), 4)
+
+
+def _auroc(present: np.ndarray, score: np.ndarray) -> float | None:
+    from sklearn.metrics import roc_auc_score
+
+    if present.all() or not present.any():
+        return None
+    return round(float(roc_auc_score(present.ravel(), score.ravel())), 4)
+
+
+def report(store: Store, choice: Choice) -> Document:
+    sections = [Section("What is tried", [HOW])]
+    rows: dict[str, list[list[Cell]]] = {}
+    for cell in plan(choice):
+        record = store.find(cell)
+        where = f"{set_name(str(cell.words['data']))}, {dealt(cell.words['alpha'])}, seed {cell.words['seed']}"
+        lines = rows.setdefault(where, [])
+        method = title(str(cell.words["method"]))
+        if record is None:
+            lines.append(cells(method, "not measured yet", "-", "-", "-"))
+            continue
+        for way, got in record.found.items():
+            if isinstance(got, dict):
+                lines.append(cells(method, way, *(_shown(got.get(k)) for k in ("auroc", "distance", "guess"))))
+    for where, lines in rows.items():
+        head = ["method", "from", "AUROC, classes present", "distance told", "distance guessed"]
+        sections.append(Section(where, [Table(f"privacy-{len(sections)}", "What the server can tell of its clients' labels", head, lines)]))
+    return Document("privacy", "What a server can read of its clients' labels", sections)
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,88 @@
+"""What the paper's table mixes or never asks: does similarity matter, do redrawn batches, do shared norm statistics?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pfedsim.report.document import Cell, Document, Section, Table, cells, ranked
+from pfedsim.studies.cells import Cell as Run
+from pfedsim.studies.cells import Store
+from pfedsim.studies.grid import CLIENTS, MICRO, TUNED, TUNED_CLIENTS, Runs, dealt, points, runs, set_name, title
+from pfedsim.studies.protocol import Choice, grid
+
+CONTROL = "pfedsim.studies.control:WarmFedPer"
+FORMS = ("pfedsim", "pfedsim:reference", "pfedsim:uniform", CONTROL)
+SEEDS = (42, 43, 44)
+PATHS = (MICRO, CLIENTS, TUNED, TUNED_CLIENTS)
+HEAD = ["all samples", "client mean", "all samples", "client mean", "seeds"]
+GROUPS = [("as served,", 2), ("after local epochs,", 2), ("", 1)]
+
+
+def _parts(choice: Choice) -> list[tuple[Choice, dict[str, Any]]]:
+    """The runs of each question, and what is switched in them."""
+    return [
+        (choice.of(methods=FORMS, seeds=SEEDS), {}),
+        (choice.of(methods=("fedavg", "pfedsim"), seeds=SEEDS), {"shuffle": True}),
+        (choice.of(methods=("fedavg", "fedprox", "pfedsim")), {"buffers": "shared"}),
+    ]
+
+
+def plan(choice: Choice) -> list[Run]:
+    unswitched = grid(choice.of(methods=("fedavg", "fedprox", "pfedsim")))
+    return [cell for part, switched in _parts(choice) for cell in grid(part, **switched)] + unswitched
+
+
+def report(store: Store, choice: Choice) -> Document:
+    forms, shuffled, shared = _parts(choice)
+    sections = []
+    for data in choice.of().data:
+        name = set_name(data)
+        sections += [
+            Section(f"{name}: does similarity matter?", [MATTER, *_forms(store, data, forms[0])]),
+            Section(f"{name}: batches redrawn in every epoch", _switched(store, data, shuffled, "shuffle", "stored order", "redrawn")),
+            Section(f"{name}: norm statistics averaged", _switched(store, data, shared, "buffers", "local", "shared")),
+        ]
+    return Document("questions", "What the paper mixes or never asks", sections)
+
+
+MATTER = (
+    "pFedSim as the paper writes it (Eq. 3), as the author's code has it (`reference`), with every client met weighing alike "
+    "(`uniform`: the similarity is thrown away), and FedPer after the same warm-up (one extractor for all, own classifiers). FedPer is "
+    "served before local training, pFedSim after it: the columns after local epochs compare like with like."
+)
+
+
+def _cells(found: Sequence[tuple[str, Runs]]) -> list[list[Cell]]:
+    columns = [cells(*(name for name, _ in found))]
+    for path in PATHS:
+        columns.append(ranked([r.mean(path) for _, r in found], [r.text(path) for _, r in found]))
+    columns.append(cells(*(r.seeds for _, r in found)))
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _forms(store: Store, data: str, choice: Choice) -> list[Table]:
+    made = []
+    for alpha in choice.alphas:
+        found = [(title(m), runs(store, choice, data, m, alpha)) for m in choice.methods]
+        made.append(
+            Table(f"forms-{data}-{alpha:g}", f"{set_name(data)}, {dealt(alpha)}: accuracy in %", ["method", *HEAD], _cells(found), GROUPS)
+        )
+    return made
+
+
+def _switched(store: Store, data: str, part: tuple[Choice, dict[str, Any]], word: str, off: str, on: str) -> list[Table]:
+    choice, switched = part
+    made = []
+    for alpha in choice.alphas:
+        rows: list[list[Cell]] = []
+        for method in choice.methods:
+            there = runs(store, choice, data, method, alpha, **switched)
+            here = runs(store, choice, data, method, alpha)
+            both = Runs({s: r for s, r in here.by_seed.items() if s in there.by_seed}) if there.by_seed else here
+            rows += _cells([(f"{title(method)}, {off}", both), (f"{title(method)}, {on}", there)])
+            gaps = [None if there.mean(p) is None or both.mean(p) is None else (there.mean(p) or 0) - (both.mean(p) or 0) for p in PATHS]
+            rows.append([Cell("difference"), *map(points, gaps), Cell("")])
+        rows = [[Cell(c.text, "", c.value) for c in row] for row in rows]  # a difference is the point here, not who is best
+        made.append(Table(f"{word}-{data}-{alpha:g}", f"{set_name(data)}, {dealt(alpha)}: accuracy in %", ["method", *HEAD], rows, GROUPS))
+    return made

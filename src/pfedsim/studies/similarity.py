@@ -1,0 +1,96 @@
+"""Classifier similarity between four label subsets, class by class (Figure 2)."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pfedsim.report.document import Cell, Document, Figure, Section, Table, cells
+from pfedsim.studies.cells import Cell as Run
+from pfedsim.studies.cells import Record, Store
+from pfedsim.studies.grid import set_name
+from pfedsim.studies.lengths import LENGTHS, alone
+from pfedsim.studies.likeness import SUBSETS
+from pfedsim.studies.paper import paper
+from pfedsim.studies.protocol import Choice
+
+NAMES = list(SUBSETS)
+PAIRS = ((0, 1), (0, 2), (2, 3), (0, 3))  # (i, i'), (i, j), (j, k), (i, k): the paper's
+DIVIDED = (
+    "Subsets i and i' hold labels 0-4, j 2-6, k 5-9, without a sample in common. A class that several own is divided evenly among them "
+    "(the paper does not say how it did); each subset's halves train and test. All four networks start from one initial model."
+)
+
+
+def plan(choice: Choice) -> list[Run]:
+    """Shared with the study `metrics`."""
+    choice = choice.of()
+    return [
+        Run(
+            alone(data, choice, length, None, seed, clients=4, partition="given", minimum=2),
+            "likeness",
+            (("clients", "four"), ("trained", length)),
+        )
+        for data in choice.data
+        for seed in choice.seeds
+        for length in LENGTHS
+    ]
+
+
+def name(a: int, b: int) -> str:
+    return f"({NAMES[a]}, {NAMES[b]})"
+
+
+def heading(cell: Run) -> str:
+    return f"{set_name(str(cell.words['data']))}, trained for {LENGTHS[dict(cell.extra)['trained']]}, seed {cell.words['seed']}"
+
+
+def report(store: Store, choice: Choice) -> Document:
+    sections = [Section("The four subsets", [DIVIDED])]
+    for cell in plan(choice):
+        record = store.find(cell)
+        parts = ["Not measured yet."] if record is None else _parts(record, cell)
+        sections.append(Section(heading(cell), parts))
+    return Document("similarity", "Classifiers of four label subsets", sections)
+
+
+def _parts(record: Record, cell: Run) -> list[str | Table | Figure]:
+    label = f"similarity-{cell.words['data']}-{dict(cell.extra)['trained']}-{cell.words['seed']}"
+    found = record.found
+    theirs = dict(zip(PAIRS, paper()["metrics"]["CS"], strict=True))
+    rows: list[list[Cell]] = []
+    for a, b in combinations(range(4), 2):
+        per_class = [Cell(f"{v:.2f}", value=v) for v in found["cosines"][f"{a}{b}"]]
+        both = theirs.get((a, b))
+        rows.append([*cells(name(a, b), f"{found['data'][a][b]:.2f}"), Cell(f"{found['CS'][a][b]:.2f}", value=found["CS"][a][b]),
+                     *cells("-" if both is None else f"{both:.2f}"), *per_class])  # fmt: skip
+    classes = [str(c) for c in range(len(rows[0]) - 4)]
+    table = Table(
+        label,
+        "Cosine of the two classifiers' rows, class by class; CS is their mean; the data's similarity is 1 - Eq. 1",
+        ["pair", "data", "CS ours", "CS paper", *classes],
+        rows,
+        groups=[("", 3), ("cosine of class", len(classes))],
+    )
+    matrix = np.array([[c.value or 0.0 for c in row[4:]] for row in rows])
+
+    def draw(path: Path, width: float) -> Path:
+        from pfedsim.report.plots import heat_maps
+
+        pairs = [row[0].text for row in rows]
+        return heat_maps({"cosine of the rows, by pair and class": matrix}, path, width, "cosine", names=pairs, columns=classes,
+                         low=-1.0 if matrix.min() < 0 else 0.0, high=1.0, numbers=width > 5, most=1, axis="", height=0.62)  # fmt: skip
+
+    def draw_pairs(path: Path, width: float) -> Path:
+        from pfedsim.report.plots import heat_maps
+
+        maps: dict[str, Any] = {"data (1 - Eq. 1)": np.array(found["data"]), "classifiers (CS)": np.array(found["CS"])}
+        return heat_maps(
+            maps, path, width, "similarity", names=NAMES, low=min(0.0, float(np.min(found["CS"]))), high=1.0, numbers=True, most=2, axis=""
+        )
+
+    return [table, Figure(f"{label}-classes", "Cosine of the decision boundaries, by pair and class", draw),
+            Figure(f"{label}-pairs", "Similarity of data and of classifiers, by pair", draw_pairs)]  # fmt: skip

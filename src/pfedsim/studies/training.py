@@ -1,0 +1,36 @@
+"""The ordinary machinery, driven to the end of a run and looked into: what measurements need beyond a run's folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pfedsim import scoring
+from pfedsim.federation import Federation
+from pfedsim.runs.config import Config
+from pfedsim.runs.session import Session, one_thread, prepare
+from pfedsim.server import State, run_rounds
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def last(config: Config, federation: Federation) -> tuple[Session, State]:
+    """The run at its end."""
+    with one_thread():
+        session = prepare(config, federation)
+        state = session.begin()
+        for round in run_rounds(session.method, session.fed, session.kept, session.engine, session.schedule, state):
+            state = round.state
+    return session, state
+
+
+def models(session: Session, state: State) -> list[Tensor]:
+    """Every client's model as served."""
+    with one_thread():
+        scores = scoring.score(session.method, session.fed, session.kept, session.engine, state, models=True)
+    return [c.model for c in scores.clients if c.model is not None]
+
+
+def made(session: Session) -> dict[str, str | None]:
+    """What the run was carried out with."""
+    return {"backend": session.config.backend, "kernels": getattr(session.fed.net, "kernels", None)}

@@ -12,6 +12,7 @@ import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
 from pfedsim.report.figures import COLOURS, MARKERS
 
@@ -62,6 +63,8 @@ def lines(curves: Mapping[str, Mapping[str, Sequence[Points]]], path: Path, widt
             if len(values) > 1:
                 ax.fill_between(common, values.min(0), values.max(0), color=COLOURS[k % len(COLOURS)], alpha=0.15, linewidth=0)
         ax.set(xlabel=xlabel, ylabel=ylabel, title=title)
+        if all(float(c).is_integer() for several in panel.values() for x, _ in several for c in x):
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.grid(alpha=0.3)
     _legend(figure, axes, width, len(names))
     return saved(figure, path)
@@ -85,6 +88,9 @@ def points(
         ax.set(xlabel=xlabels[k], ylabel=ylabel, title=title)
         if log and log[k]:
             ax.set_xscale("log")
+            ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            ax.xaxis.set_major_formatter(ScalarFormatter())
+            ax.xaxis.set_minor_formatter(NullFormatter())
         ax.grid(alpha=0.3)
     if legend:
         _legend(figure, axes, width, len(names))
@@ -104,7 +110,7 @@ def heat_maps(
     path: Path,
     width: float,
     label: str,
-    names: Sequence[str] | None = None,
+    names: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     low: float | None = None,
     high: float | None = None,
     numbers: bool = False,
@@ -124,7 +130,8 @@ def heat_maps(
         ax.set_facecolor("#dddddd")
         image = ax.imshow(matrix, cmap="viridis", interpolation="nearest", vmin=low, vmax=high)
         room = int(width / across * 3)
-        for ticks, count, words in ((ax.set_xticks, matrix.shape[1], columns or names), (ax.set_yticks, matrix.shape[0], names)):
+        rows = names[title] if isinstance(names, Mapping) else names
+        for ticks, count, words in ((ax.set_xticks, matrix.shape[1], columns or rows), (ax.set_yticks, matrix.shape[0], rows)):
             step = -(-count // max(1, room))
             shown = list(words) if words else [str(i) for i in range(count)]
             ticks(range(0, count, step), shown[::step], fontsize=8)
@@ -148,7 +155,8 @@ def bubbles(counts: Mapping[str, np.ndarray], path: Path, width: float) -> Path:
         clients, classes = np.nonzero(table)
         ax.scatter(clients, classes, s=table[clients, classes] / table.max() * 160 * width / 7.5, color=COLOURS[0], alpha=0.6, linewidth=0)
         ax.set(xlabel="client", ylabel="class", title=title, xlim=(-1.5, len(table) + 0.5), ylim=(-0.8, table.shape[1] - 0.2))
-        ax.set_yticks(range(table.shape[1])) if table.shape[1] <= 12 else None
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
     return saved(figure, path)
 
 

@@ -161,11 +161,10 @@ def _similarities(data: str, found: Found) -> list[Section]:
     def draw(path: Path, width: float) -> Path:
         from pfedsim.report.plots import by_cluster, heat_maps
 
-        ordered = {}
-        for name, matrix in maps.items():
-            order = by_cluster(matrix)
-            ordered[name] = matrix[np.ix_(order, order)]
-        return heat_maps(ordered, path, width, "similarity (Eq. 3)", names=None, axis="client, ordered by cluster", most=2)
+        orders = {name: by_cluster(matrix) for name, matrix in maps.items()}
+        ordered = {name: matrix[np.ix_(orders[name], orders[name])] for name, matrix in maps.items()}
+        clients = {name: [str(i) for i in order] for name, order in orders.items()}
+        return heat_maps(ordered, path, width, "similarity (Eq. 3)", names=clients, axis="client, ordered by cluster", most=2)
 
     figure = Figure(f"similarity-{data}", f"{set_name(data)}: similarities that pFedSim's server holds at the end (grey: never met)", draw)
     return [Section(f"{set_name(data)}: who resembles whom", [figure])]

@@ -137,7 +137,7 @@ def _time(record: Record, cell: Run) -> Table:
         ))  # fmt: skip
     return Table(
         f"overhead-{data}", "xi_p: local training in 1e-4 s per training sample, all epochs of a round",
-        ["method", "wall", "processor", "times FedAvg", "paper", "times FedAvg"], rows, groups=[("ours", 3), ("paper", 2)],
+        ["method", "wall", "processor", "times FedAvg", "printed", "times FedAvg"], rows, groups=[("ours", 3), ("paper", 2)],
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from pfedsim.methods import METHODS
 ROOT = Path(pfedsim.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 FOUNDATION = {"errors", "seeds", "settings", "layout", "rows"}
-EDGES = ("cli", "report", "api", "runs", "export", "track")  # what is built on the core
+EDGES = ("cli", "report", "api", "runs", "export", "track", "studies")  # what is built on the core
 ALLOWED = {  # module -> which of our modules it may import
     **dict.fromkeys(FOUNDATION, FOUNDATION),
     "rows": {*FOUNDATION, "backends"},  # its sums run in native code where there is any

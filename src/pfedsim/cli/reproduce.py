@@ -84,7 +84,8 @@ def reproduce(
     if quiet:
         print(place)
     for part in document.tables() if not quiet else []:
-        console.print(terminal(part))
+        if not part.for_papers:
+            console.print(terminal(part))
     tell(f"written to {place}: {document.name}.html, .md, .tex, .csv, .json, and figures/")
     for cell, why in failed.items():
         console.print(f"not run: {cell}: {why}", highlight=False, soft_wrap=True, markup=False)

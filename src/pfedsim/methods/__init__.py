@@ -113,7 +113,7 @@ def _refuse_slips(kind: type[Method]) -> None:
     """A misspelt hook or a forgotten decorator would do nothing, without a word."""
     hooks = [name for name, value in vars(Method).items() if callable(value) and not name.startswith("_")]
     for name, value in vars(kind).items():
-        if callable(value) and not name.startswith("_") and not hasattr(Method, name):
+        if callable(value) and not name.startswith("_") and not any(hasattr(base, name) for base in kind.__bases__):
             close = difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)
             if close:
                 raise Error(f"{kind.__name__}.{name} is no hook; did you mean {close[0]!r}?")

@@ -44,6 +44,8 @@ class Table:
     groups: Sequence[tuple[str, int]] = ()
     rules: Sequence[int] = ()
     notes: Sequence[str] = ()
+    for_papers: bool = False
+    """the same numbers as another table, laid out for LaTeX; left out on pages and screens"""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,11 @@ class Document:
     def tables(self) -> list[Table]:
         return [part for part in self.parts() if isinstance(part, Table)]
 
+    def shown(self) -> list[Section]:
+        """What pages and screens show."""
+        kept = [Section(s.heading, [p for p in s.parts if not (isinstance(p, Table) and p.for_papers)]) for s in self.sections]
+        return [section for section in kept if section.parts]
+
     def figures(self) -> list[Figure]:
         return [part for part in self.parts() if isinstance(part, Figure)]
 
@@ -98,7 +105,9 @@ def ranked(values: Sequence[float | None], texts: Sequence[str]) -> list[Cell]:
 def markdown(document: Document, level: int = 1, pictures: str | None = None) -> str:
     """`pictures`: the folder that images are linked from; None: without them."""
     lines = [f"{'#' * level} {document.title}", ""]
-    for section in document.sections:
+    for section in document.shown():
+        if pictures is None and all(isinstance(part, Figure) for part in section.parts):
+            continue
         lines += [f"{'#' * (level + 1)} {section.heading}", ""] if section.heading else []
         for part in section.parts:
             if isinstance(part, str):
@@ -111,16 +120,18 @@ def markdown(document: Document, level: int = 1, pictures: str | None = None) ->
 
 
 def markdown_table(table: Table) -> str:
-    over = [words for words, count in table.groups for _ in range(count)]
-    head = [
-        h if not words else f"{words} {h}".strip()
-        for h, words in zip(table.head, ["", *over] if over else [""] * len(table.head), strict=True)
-    ]
+    head = _headings(table)
     lines = [f"**{table.title}**", "", _piped(head), "|---" + "|---:" * (len(head) - 1) + "|"]
     lines += [_piped([MARKDOWN[c.mark].format(c.text.replace("|", "/")) for c in row]) for row in table.rows]
     for note in table.notes:
         lines += ["", note]
     return "\n".join(lines)
+
+
+def _headings(table: Table, between: str = " ") -> list[str]:
+    """Each column's heading with that of its group before it."""
+    over = ["", *(words for words, count in table.groups for _ in range(count))] if table.groups else [""] * len(table.head)
+    return [f"{words}{between}{heading}".strip() for words, heading in zip(over, table.head, strict=True)]
 
 
 def _piped(texts: Sequence[str]) -> str:
@@ -156,7 +167,7 @@ def _tex(text: str) -> str:
 def html(document: Document) -> str:
     """The whole report as one page that fetches nothing."""
     sections = {}
-    for k, section in enumerate(document.sections):
+    for k, section in enumerate(document.shown()):
         sections[section.heading or f"{document.title} {k + 1}"] = "\n".join(_html_part(part) for part in section.parts)
     return page.page(document.title, sections)
 
@@ -197,10 +208,9 @@ def terminal(table: Table) -> RichTable:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    over = ["", *(words for words, count in table.groups for _ in range(count))] if table.groups else [""] * len(table.head)
     made = RichTable(title=table.title, title_justify="left", caption="\n".join(table.notes) or None, caption_justify="left")
-    for k, (words, heading) in enumerate(zip(over, table.head, strict=True)):
-        made.add_column(f"{words}\n{heading}".strip(), justify="left" if k == 0 else "right")
+    for k, heading in enumerate(_headings(table, "\n")):
+        made.add_column(heading, justify="left" if k == 0 else "right")
     styles = {BEST: "bold", SECOND: "underline", "": ""}
     for k, row in enumerate(table.rows):
         made.add_row(*(Text(c.text, style=styles[c.mark]) for c in row), end_section=k + 1 in table.rules)
@@ -213,8 +223,7 @@ def csv_text(tables: Sequence[Table]) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["table", "row", "column", "printed", "value"])
     for table in tables:
-        over = ["", *(words for words, count in table.groups for _ in range(count))] if table.groups else [""] * len(table.head)
-        names = [f"{words} {h}".strip() for words, h in zip(over, table.head, strict=True)]
+        names = _headings(table)
         for row in table.rows:
             for name, cell in list(zip(names, row, strict=True))[1:]:
                 writer.writerow([table.name, row[0].text, name, cell.text, "" if cell.value is None else cell.value])

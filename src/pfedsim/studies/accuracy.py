@@ -46,7 +46,10 @@ def _sections(store: Store, choice: Choice, data: str, found: Found) -> list[Sec
     name = set_name(data)
     return [
         Section(f"{name}: beside the paper", [_beside(data, found), _as_printed(data, found)]),
-        Section(f"{name}: both kinds of score", [BOTH_KINDS, *(_kinds(data, alpha, by) for alpha, by in found.items())]),
+        Section(
+            f"{name}: both kinds of score",
+            [BOTH_KINDS, *(_kinds(data, alpha, by) for alpha, by in found.items() if any(r.by_seed for r in by.values()))],
+        ),
         *gaps.section(store, choice, data, found),
         Section(f"{name}: over the rounds", [_curves(data, found)]),
         Section(f"{name}: client by client", [_clients(data, found)]),
@@ -92,6 +95,7 @@ def _as_printed(data: str, found: Found) -> Table:
         list(zip(*columns, strict=True)),
         groups=[(set_name(data), len(found))],
         rules=[len(methods) - 1],
+        for_papers=True,
     )
 
 

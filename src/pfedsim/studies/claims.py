@@ -9,7 +9,6 @@ from importlib import resources
 from itertools import combinations
 from statistics import mean
 
-from pfedsim import data as datasets
 from pfedsim.methods import METHODS
 from pfedsim.report.document import Document, Section, Table, cells
 from pfedsim.studies import cka, domains, heterogeneity, metrics, overhead, privacy, questions, rho, similarity
@@ -59,8 +58,6 @@ class Evidence:
     def _case(self, chosen: Choice, data: str, alpha: float, path: Path) -> Case:
         if self.whose == "paper":
             return {m: p[0] for m in METHODS if path == MICRO and (p := printed("accuracy", m, data, alpha))}
-        if data not in datasets.NAMES:
-            return {}
         found = {m: runs(self.store, chosen, data, m, alpha).mean(path) for m in METHODS}
         return {m: v for m, v in found.items() if v is not None}
 
@@ -72,11 +69,9 @@ class Evidence:
                 if self.whose == "paper":
                     marked = {r for r in rho.RHOS if wrong("rho", row=f"{r:g}", data=data, alpha=alpha)}
                     found = {r: p[0] for r in rho.RHOS if r not in marked and (p := printed("rho", f"{r:g}", data, alpha))}
-                elif data in datasets.NAMES:
+                else:
                     every = rho.found(self.store, chosen, data, alpha)
                     found = {r: v for r in rho.RHOS if (v := every[r].mean()) is not None}
-                else:
-                    continue
                 if len(found) >= 3:
                     yield data, alpha, found
 
@@ -297,7 +292,7 @@ def cs_best_measure(e: Evidence) -> Verdict:
 
 
 def phi_between_zero_and_one(e: Evidence) -> Verdict:
-    if e.whose == "paper" or "cifar10" not in datasets.NAMES:
+    if e.whose == "paper":
         return Verdict(None)
     chosen = e.choice.of(seeds=SEEDS)
     found = [
@@ -328,11 +323,10 @@ def _by_domain(e: Evidence) -> Iterator[tuple[str, Case]]:
         yield "domainnet", {m: v[-1][0] for m, v in paper()["domainnet"]["cells"].items()}
         return
     for one in domains.choices(e.choice.of(data=("domainnet", "pacs", "digit-domains"), seeds=SEEDS)):
-        if one.data[0] in datasets.NAMES:
-            found = {m: runs(e.store, one, one.data[0], m, None).mean() for m in one.methods}
-            case = {m: v for m, v in found.items() if v is not None}
-            if "pfedsim" in case and len(case) > 1:
-                yield one.data[0], case
+        found = {m: runs(e.store, one, one.data[0], m, None).mean() for m in one.methods}
+        case = {m: v for m, v in found.items() if v is not None}
+        if "pfedsim" in case and len(case) > 1:
+            yield one.data[0], case
 
 
 def traditional_better_under_feature_shift(e: Evidence) -> Verdict:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pfedsim import data as datasets
 from pfedsim.methods import METHODS, label, parse
 from pfedsim.report.document import Cell
 from pfedsim.studies import paper
@@ -68,7 +69,9 @@ class Runs:
 
 
 def runs(store: Store, choice: Choice, data: str, method: str, alpha: float | None, **more: Any) -> Runs:
-    """What is there of the seeds and settings chosen."""
+    """What is there of the seeds and settings chosen; nothing of a set that this version cannot read."""
+    if data not in datasets.NAMES:
+        return Runs({})
     found = {seed: store.find(cell(data, method, alpha, seed, choice.settings, full=choice.full, **more)) for seed in choice.seeds}
     return Runs({seed: record for seed, record in found.items() if record is not None})
 

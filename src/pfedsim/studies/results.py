@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
-from pfedsim.report.document import Document, Section, Table, cells, markdown
+from pfedsim import data as datasets
+from pfedsim.report.document import Cell, Document, Section, Table, cells, markdown
 from pfedsim.studies import speed
 from pfedsim.studies.cells import Record, Store, read
+from pfedsim.studies.grid import set_name
 from pfedsim.studies.protocol import SEEDS, Choice
+from pfedsim.studies.runner import plan
 from pfedsim.studies.studies import STUDIES, Study
 
 HEAD = """# Results
 
-Written by `pfedsim reproduce --markdown > docs/results.md` from the finished runs in `results/`; nothing here is typed by hand.
+Written by `pfedsim reproduce --markdown > docs/results.md` from the finished runs in `results/`; nothing here is typed by hand. Pictures,
+LaTeX, CSV and a page for the browser: `pfedsim reproduce NAME` writes them to `reproduced/NAME`.
 
 Every number is of the last round, on each client's own test half, in %. "All samples" counts every test sample alike (the paper's
 number), "client mean" every client alike. "As served" is the model that a method would hand out now; "after local epochs" the same after
 plain local training from what it hands out for training. Where a spread stands in brackets it is the standard deviation over seeds
 (ddof 1); a single seed has none. The partition is the same for all seeds, as in the paper.
 """
-CHOSEN: dict[str, list[Choice]] = {  # what of a study the page shows, beyond its default
-    "accuracy": [Choice(seeds=SEEDS)],
-    "rho": [Choice(seeds=(42,))],
-    "questions": [Choice(seeds=SEEDS)],
-    "heterogeneity": [Choice(seeds=SEEDS)],
+SIMILAR = ("fedavg", "fedrep", "fedap", "pfedsim")
+WANTED: dict[str, list[Choice]] = {  # what this page is to show of a study, where that is not its default
+    "accuracy": [
+        Choice(seeds=SEEDS),
+        Choice(data=("mnist",), alphas=(0.1,)),
+        Choice(data=("fashion-mnist",), alphas=(0.1,)),
+        Choice(data=("tiny-imagenet",), alphas=(0.1,), methods=SIMILAR),
+        Choice(data=("heart",)),
+        Choice(data=("watch",)),
+    ],
+    "domainnet": [Choice(data=("pacs",)), Choice(data=("digit-domains",))],
 }
 
 
@@ -32,41 +43,48 @@ def page(folder: Path) -> str:
     """The whole page."""
     store = Store(folder)
     records = [read(path) for path in sorted(folder.glob("*.json"))]
-    parts = [HEAD, markdown(_measured(records, folder.parent / "benchmarks" / "bench.json"), level=2)]
-    for study in STUDIES.values():
-        if study.name == "gaps":  # its runs stand in the accuracy section
-            continue
-        for choice in CHOSEN.get(study.name, [Choice()]):
-            parts.append(_study(study, store, choice))
+    parts = [HEAD, markdown(_measured(records, folder.parent / "benchmarks" / "bench.json", store), level=2)]
+    parts += [markdown(_study(study, store), level=2) for study in STUDIES.values() if study.name != "gaps"]
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _study(study: Study, store: Store, choice: Choice) -> str:
+def wanted(study: Study) -> list[Choice]:
+    """The parts of a study that belong on this page and that this version can read the data of."""
+    return [c for c in WANTED.get(study.name, [Choice()]) if all(name in datasets.NAMES for name in c.data)]
+
+
+def _study(study: Study, store: Store) -> Document:
     command = (
-        f"`pfedsim reproduce {study.name}`; the paper's whole scale: `pfedsim reproduce {study.name} --full`. In the paper: {study.place}."
+        f"`pfedsim reproduce {study.name}` (`--dry-run` says how long it takes); the paper's whole scale: "
+        f"`pfedsim reproduce {study.name} --full`. In the paper: {study.place}."
     )
-    document = study.report(store, choice)
-    return markdown(Document(document.name, document.title, [Section("", [command]), *document.sections]), level=2)
+    made = [study.report(store, choice) for choice in wanted(study)] or [study.report(store, replace(Choice(), data=("digits",)))]
+    return Document(study.name, made[0].title, [Section("", [command]), *(section for document in made for section in document.sections)])
 
 
-def _measured(records: list[Record], benchmark: Path) -> Document:
-    """What was run, on what, for how long."""
+def _measured(records: list[Record], benchmark: Path, store: Store) -> Document:
+    """What was run, on what, for how long, and what is still to be run."""
+    rows: list[list[Cell]] = []
+    for study in STUDIES.values():
+        for choice in wanted(study):
+            now = plan(study.plan(choice), store)
+            if now.done or now.missing:
+                took = sum(r.made["cpu_seconds"] for r in now.done) / 3600
+                part = ", ".join(set_name(name) for name in choice.data)
+                rows.append(cells(study.name, part, len(now.done), len(now.missing), f"{took:.2f}"))
+    head = ["study", "data, where not its default", "finished", "still to run", "hours of one core"]
+    table = Table("measured", "Cells of each study: finished, and not run yet (a run that two studies share counts in both)", head, rows)
     if not records:
-        return Document("measured", "What is measured", [Section("", ["Nothing yet."])])
+        return Document("measured", "What is measured and what is not", [Section("", ["Nothing yet.", table])])
     machines = Counter(
         f"{r.made['processor']}, {r.made['cores']} cores" + (f", kernels {r.made['kernels']}" if r.made.get("kernels") else "")
         for r in records
     )
     versions = sorted({f"pfedsim {r.made['versions']['pfedsim']}" for r in records})
-    rows = []
-    kinds = Counter((str(r.cell.words["data"]), r.cell.kind) for r in records)
-    for (data, kind), count in sorted(kinds.items()):
-        some = [r for r in records if (r.cell.words["data"], r.cell.kind) == (data, kind)]
-        cpu, wall = (sum(r.made[k] for r in some) / 3600 for k in ("cpu_seconds", "seconds"))
-        rows.append(cells(data, "runs" if kind == "run" else kind, count, f"{cpu:.2f}", f"{wall:.2f}"))
-    table = Table(
-        "measured", "Finished cells and what they took", ["data", "what", "number", "hours of one core", "hours by the clock"], rows
+    total = sum(r.made["cpu_seconds"] for r in records) / 3600
+    where = (
+        f"{len(records)} cells, {total:.1f} hours of one core in all, with {', '.join(versions)} on "
+        f"{'; '.join(f'{name} ({n})' for name, n in machines.most_common())}. One run per core, side by side; the machine was shared with "
+        "other work, so hours are of processor time, not by the clock."
     )
-    where = "Measured with " + ", ".join(versions) + " on " + "; ".join(f"{name} ({n})" for name, n in machines.most_common())
-    shared = "One run per core, side by side; the machine was shared with other work, so the clock's hours say less than the processor's."
-    return Document("measured", "What is measured", [Section("", [f"{where}. {shared}", table, *speed.story(records, benchmark)])])
+    return Document("measured", "What is measured and what is not", [Section("", [where, table, *speed.story(records, benchmark)])])

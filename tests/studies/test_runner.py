@@ -1,0 +1,111 @@
+"""A study that is killed goes on where it was; a cell that cannot be run is named and the others are."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pfedsim.runs.folder import Run
+from pfedsim.runs.run import execute
+from pfedsim.runs.session import federate
+from pfedsim.studies import measure
+from pfedsim.studies.cells import Store, read
+from pfedsim.studies.packing import unpacked
+from pfedsim.studies.protocol import Choice, cell
+from pfedsim.studies.runner import carry_out
+
+QUICK = {"clients": 6, "minimum": 40, "rounds": 4, "epochs": 2, "score": {"every": 2, "finetune": 1}}
+
+
+def reproduce(*words: str, cwd: Path) -> list[str]:
+    return [sys.executable, "-m", "pfedsim", "reproduce", *words, "--results", str(cwd / "results"), "--out", str(cwd / "out")]
+
+
+@pytest.mark.slow
+def test_a_killed_study_goes_on_where_it_was(tmp_path: Path) -> None:
+    words = ["accuracy", "--data", "digits", "--methods", "local,pfedsim", "--alpha", "0.5", "--jobs", "1"]
+    words += [w for k in ("clients=6", "minimum=40", "rounds=30", "epochs=4") for w in ("--set", k)]
+    results = tmp_path / "results"
+    study = subprocess.Popen(reproduce(*words, cwd=tmp_path), stdout=subprocess.DEVNULL)
+    while not list(results.glob("*.json")):
+        assert study.poll() is None
+        time.sleep(0.02)
+    study.send_signal(signal.SIGKILL)
+    study.wait()
+    (first,) = results.glob("*.json")  # the second was on its way
+    kept, written = first.read_bytes(), first.stat().st_mtime_ns
+    dry = subprocess.run(reproduce(*words, "--dry-run", cwd=tmp_path), capture_output=True, text=True, check=True).stdout
+    assert "done     digits-dir0.5-local-only-seed42" in dry
+    assert "missing  digits-dir0.5-pfedsim-seed42" in dry
+    assert "1 of 2 runs are done; about" in dry
+    again = subprocess.run(reproduce(*words, cwd=tmp_path), capture_output=True, text=True, check=True).stdout
+    assert "1/1  digits-dir0.5-pfedsim" in again
+    assert (first.read_bytes(), first.stat().st_mtime_ns) == (kept, written)
+    assert len(list(results.glob("*.json"))) == 2
+    assert {p.suffix for p in (tmp_path / "out").iterdir() if p.is_file()} == {".md", ".tex", ".csv", ".json", ".html"}
+    assert {p.suffix for p in (tmp_path / "out" / "figures").iterdir()} == {".png", ".svg"}
+    second = next(p for p in results.glob("*pfedsim*.json"))
+    by_hand = execute(read(second).cell.config.model_copy(update={"workers": 2}))
+    assert read(second).found["models_digest"] == by_hand.summary["models_digest"]
+
+
+@pytest.mark.slow
+def test_a_cell_that_cannot_run_is_named_and_the_others_run(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    wrong = cell("digits", "fedrep", 0.5, 42, {**QUICK, "epochs": 1})
+    right = cell("digits", "fedavg", 0.5, 42, QUICK)
+    said: list[str] = []
+    failed = carry_out([wrong, right], store, 1, said.append)
+    assert list(failed) == [wrong.name]
+    assert "raise epochs" in failed[wrong.name]
+    assert store.find(right) is not None
+    assert len(said) == 2
+
+
+def test_what_is_kept_of_a_run_is_what_the_run_found(tmp_path: Path) -> None:
+    one = cell("digits", "pfedsim", 0.5, 42, QUICK)
+    path = Store(tmp_path).put(measure.carry_out(one))
+    assert path.stat().st_size < 5000
+    found, made = read(path).found, read(path).made
+    federation = federate(one.config)
+    run: Run = execute(one.config, federation=federation)
+    hits = np.concatenate(run.hits())
+    assert found["served"]["micro"] == pytest.approx(hits.mean(), abs=1e-5)
+    tuned = run.hits("finetuned")
+    assert found["finetuned"]["mean"] == pytest.approx(np.mean([h.mean() for h in tuned]), abs=1e-5)
+    assert found["clients"]["finetuned"] == pytest.approx([h.mean() for h in tuned], abs=1e-5)
+    assert found["clients"]["samples"] == [len(s.train) + len(s.test) for s in federation.partition.clients]
+    labels = [len({int(federation.data.y[p]) for p in [*s.train, *s.test]}) for s in federation.partition.clients]
+    assert found["clients"]["labels"] == labels
+    assert found["curve"]["round"] == [2, 4]
+    assert found["models_digest"] == run.summary["models_digest"]
+    assert read(path).settings["digests"]["partition"] == federation.partition.digest
+    assert made["versions"]["torch"] == torch.__version__
+    pairs = run.similarity()
+    assert pairs is not None
+    matrix = unpacked(found["similarity"], 6)
+    for i in range(6):
+        for j, value in pairs.row(i).items():
+            assert matrix[i, j] == pytest.approx(value, abs=found["similarity"]["largest"] / 254)
+    assert np.isfinite(matrix).sum() == sum(len(pairs.row(i)) for i in range(6))
+
+
+def test_the_choice_reaches_the_report(tmp_path: Path) -> None:
+    from pfedsim.studies import accuracy
+
+    store = Store(tmp_path)
+    choice = Choice(data=("digits",), methods=("local", "fedavg"), alphas=(0.5,), settings=QUICK)
+    for one in accuracy.plan(choice):
+        store.put(measure.carry_out(one))
+    document = accuracy.report(store, choice)
+    table = next(t for t in document.tables() if t.name == "accuracy-digits")
+    assert [row[0].text for row in table.rows] == ["Local-Only", "FedAvg"]
+    found = [store.find(one) for one in accuracy.plan(choice)]
+    assert [row[1].text for row in table.rows] == [f"{100 * r.found['served']['micro']:.2f}" for r in found if r]

@@ -57,16 +57,19 @@ def test_a_killed_study_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_cell_that_cannot_run_is_named_and_the_others_run(tmp_path: Path) -> None:
+def test_a_cell_that_cannot_run_is_named_and_the_others_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
     wrong = cell("digits", "fedrep", 0.5, 42, {**QUICK, "epochs": 1})
     right = cell("digits", "fedavg", 0.5, 42, QUICK)
+    without_data = [cell("cifar10", "fedavg", 0.5, seed, QUICK) for seed in (42, 43)]
+    monkeypatch.setenv("PFEDSIM_DATA", str(tmp_path / "nowhere"))
     said: list[str] = []
-    failed = carry_out([wrong, right], store, 1, said.append)
-    assert list(failed) == [wrong.name]
+    failed = carry_out([wrong, *without_data, right], store, 1, said.append)
+    assert list(failed) == [wrong.name, *(c.name for c in without_data)]
     assert "raise epochs" in failed[wrong.name]
+    assert "no CIFAR-10 in" in failed[without_data[1].name]
     assert store.find(right) is not None
-    assert len(said) == 2
+    assert len(said) == 3  # data that are not at hand are looked for once
 
 
 def test_what_is_kept_of_a_run_is_what_the_run_found(tmp_path: Path) -> None:

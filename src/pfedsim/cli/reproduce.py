@@ -83,12 +83,17 @@ def reproduce(
     write(document, place)
     if quiet:
         print(place)
-    for part in document.tables() if not quiet else []:
-        if not part.for_papers:
-            console.print(terminal(part))
+    for part in [t for t in document.tables() if not (quiet or t.for_papers)]:
+        console.print(part.title, highlight=False, markup=False)
+        for shown in terminal(part):
+            console.print(shown)
+        for note in part.notes:
+            console.print(note, highlight=False, markup=False)
     tell(f"written to {place}: {document.name}.html, .md, .tex, .csv, .json, and figures/")
-    for cell, why in failed.items():
-        console.print(f"not run: {cell}: {why}", highlight=False, soft_wrap=True, markup=False)
+    for why in dict.fromkeys(failed.values()):
+        cells = [cell for cell, reason in failed.items() if reason == why]
+        which = cells[0] if len(cells) == 1 else f"{cells[0]} and {len(cells) - 1} more"
+        console.print(f"not run: {which}: {why}", highlight=False, soft_wrap=True, markup=False)
     if failed:
         raise typer.Exit(1)
 

@@ -128,10 +128,10 @@ def markdown_table(table: Table) -> str:
     return "\n".join(lines)
 
 
-def _headings(table: Table, between: str = " ") -> list[str]:
+def _headings(table: Table) -> list[str]:
     """Each column's heading with that of its group before it."""
     over = ["", *(words for words, count in table.groups for _ in range(count))] if table.groups else [""] * len(table.head)
-    return [f"{words}{between}{heading}".strip() for words, heading in zip(over, table.head, strict=True)]
+    return [f"{words} {heading}".strip() for words, heading in zip(over, table.head, strict=True)]
 
 
 def _piped(texts: Sequence[str]) -> str:
@@ -203,17 +203,22 @@ def _html_table(table: Table) -> str:
     return f'<p><b>{escape(table.title)}</b></p><div class="scroll"><table>{"".join(rows)}</table></div>{notes}'
 
 
-def terminal(table: Table) -> RichTable:
-    """For the screen."""
+def terminal(table: Table) -> list[RichTable]:
+    """For the screen, without title and notes: a table for each group of columns, so that each has room."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    made = RichTable(title=table.title, title_justify="left", caption="\n".join(table.notes) or None, caption_justify="left")
-    for k, heading in enumerate(_headings(table, "\n")):
-        made.add_column(heading, justify="left" if k == 0 else "right")
     styles = {BEST: "bold", SECOND: "underline", "": ""}
-    for k, row in enumerate(table.rows):
-        made.add_row(*(Text(c.text, style=styles[c.mark]) for c in row), end_section=k + 1 in table.rules)
+    made, at = [], 1
+    for words, count in table.groups or [("", len(table.head) - 1)]:
+        shown = RichTable()
+        shown.add_column(table.head[0])
+        for heading in table.head[at : at + count]:
+            shown.add_column(f"{words}\n{heading}".strip(), justify="right")
+        for k, row in enumerate(table.rows):
+            shown.add_row(*(Text(c.text, style=styles[c.mark]) for c in [row[0], *row[at : at + count]]), end_section=k + 1 in table.rules)
+        made.append(shown)
+        at += count
     return made
 
 

@@ -67,19 +67,22 @@ BOTH_KINDS = (
 def _beside(data: str, found: Found) -> Table:
     methods = list(next(iter(found.values())))
     columns: list[list[Cell]] = [cells(*map(title, methods))]
+    known = any(printed("accuracy", m, data, alpha) for m in methods for alpha in found)
+    head = ["ours", "paper", "difference", "seeds"] if known else ["ours", "seeds"]
     for alpha, by in found.items():
         means = [by[m].mean() for m in methods]
         theirs = [printed("accuracy", m, data, alpha) for m in methods]
         columns.append(ranked(means, [by[m].text() for m in methods]))
-        columns.append(ranked([t and t[0] for t in theirs], [f"{t[0]:.2f} ({t[1]:.2f})" if t else "-" for t in theirs]))
-        columns.append([points(a - t[0] if a is not None and t else None) for a, t in zip(means, theirs, strict=True)])
+        if known:
+            columns.append(ranked([t and t[0] for t in theirs], [f"{t[0]:.2f} ({t[1]:.2f})" if t else "-" for t in theirs]))
+            columns.append([points(a - t[0] if a is not None and t else None) for a, t in zip(means, theirs, strict=True)])
         columns.append(cells(*(by[m].seeds for m in methods)))
     return Table(
         f"accuracy-{data}",
         f"{set_name(data)}: accuracy over all test samples in %, as served, mean (std) over seeds; best bold, second underlined",
-        ["method", *["ours", "paper", "difference", "seeds"] * len(found)],
+        ["method", *head * len(found)],
         list(zip(*columns, strict=True)),
-        groups=[(dealt(alpha), 4) for alpha in found],
+        groups=[(dealt(alpha), len(head)) for alpha in found],
         rules=[len(methods) - 1],
     )
 

@@ -71,7 +71,7 @@ class _Worker:
 
 def carry_out(cells: Sequence[Cell], store: Store, jobs: int, tell: Tell) -> dict[str, str]:
     """Runs the cells, `jobs` at a time; returns why those failed that failed."""
-    waiting, failed = list(cells), {}
+    waiting, failed = list(cells), dict[str, str]()
     workers = [_started(store.folder) for _ in range(min(jobs, len(waiting)))]
     finished = 0
     try:
@@ -86,14 +86,17 @@ def carry_out(cells: Sequence[Cell], store: Store, jobs: int, tell: Tell) -> dic
                     continue
                 cell, worker.cell = worker.cell, None
                 try:
-                    why = str(worker.pipe.recv())
+                    why, of_data = worker.pipe.recv()
                 except (EOFError, ConnectionResetError):
                     worker.process.join()
-                    why = f"its process ended with code {worker.process.exitcode}"
+                    why, of_data = f"its process ended with code {worker.process.exitcode}", False
                     workers[k] = _started(store.folder)
                 finished += 1
                 if why:
-                    failed[cell.name] = why
+                    lost = [c for c in waiting if of_data and c.words["data"] == cell.words["data"]]
+                    waiting = [c for c in waiting if c not in lost]
+                    finished += len(lost)
+                    failed |= {c.name: why for c in (cell, *lost)}
                 record = None if why else store.find(cell)
                 tell(f"{finished}/{len(cells)}  {cell.name}  " + (f"{record.made['seconds']:.0f} s" if record else f"FAILED: {why}"))
     finally:
@@ -112,20 +115,24 @@ def _started(folder: Path) -> _Worker:
 
 
 def _work(pipe: connection.Connection, folder: Path) -> None:
-    """A worker's life: a cell in, a word out (nothing where all went well)."""
+    """A worker's life: a cell in; out, why it could not be run (nothing where it was) and whether for want of its data."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    from pfedsim import data as datasets
     from pfedsim.studies import measure
 
+    at_hand: set[str] = set()
     while True:
+        cell = pipe.recv()
         try:
-            Store(folder).put(measure.carry_out(pipe.recv()))
-            pipe.send("")
-        except EOFError:
-            return
+            if cell.words["data"] not in at_hand:
+                datasets.read(cell.words["data"])
+                at_hand.add(cell.words["data"])
+            Store(folder).put(measure.carry_out(cell))
+            pipe.send(("", False))
         except Error as error:
-            pipe.send(str(error))
+            pipe.send((str(error), cell.words["data"] not in at_hand))
         except Exception:
-            pipe.send(traceback.format_exc().strip().splitlines()[-1])
+            pipe.send((traceback.format_exc().strip().splitlines()[-1], False))
 
 
 def _end_with_parent() -> None:

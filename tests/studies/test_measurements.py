@@ -18,7 +18,7 @@ from pfedsim.models import build
 from pfedsim.rows import Rows
 from pfedsim.runs.config import check as checked
 from pfedsim.studies import cka, datasets, likeness, overhead, privacy, workflow
-from pfedsim.studies.control import WarmFedPer
+from pfedsim.studies.control import FedDynAsRun, WarmFedPer
 from pfedsim.studies.protocol import Choice
 
 RNG = np.random.default_rng(3)
@@ -149,7 +149,7 @@ def test_the_papers_data_table_is_met() -> None:
 
 
 def test_the_control_is_a_method_and_warms_up_as_fedavg() -> None:
-    assert [r for r in check(WarmFedPer()) if r.why] == []
+    assert [r for method in (WarmFedPer(), FedDynAsRun()) for r in check(method) if r.why] == []
     federation = small_federation()
 
     def ends(method) -> list[torch.Tensor]:  # type: ignore[no-untyped-def]

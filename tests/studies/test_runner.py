@@ -31,7 +31,7 @@ def reproduce(*words: str, cwd: Path) -> list[str]:
 @pytest.mark.slow
 def test_a_killed_study_goes_on_where_it_was(tmp_path: Path) -> None:
     words = ["accuracy", "--data", "digits", "--methods", "local,pfedsim", "--alpha", "0.5", "--jobs", "1"]
-    words += [w for k in ("clients=6", "minimum=40", "rounds=30", "epochs=4") for w in ("--set", k)]
+    words += [w for k in ("clients=6", "minimum=40", "rounds=15", "epochs=4") for w in ("--set", k)]
     results = tmp_path / "results"
     study = subprocess.Popen(reproduce(*words, cwd=tmp_path), stdout=subprocess.DEVNULL)
     while not list(results.glob("*.json")):

@@ -1,4 +1,4 @@
-"""A control for pFedSim's second stage: FedPer (Arivazhagan et al. 2019) after the same warm-up."""
+"""Controls: FedPer (Arivazhagan et al. 2019) after pFedSim's warm-up, and FedDyn as the author's code of the paper's time has it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-from pfedsim.method import Fed, Message, Method, Reply, Server, Share
+from pfedsim.method import Client, Fed, Message, Method, Reply, Server, Share
+from pfedsim.methods.feddyn import FedDyn
 from pfedsim.methods.two_stage import TwoStage
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
+
+    from pfedsim.job import Batch, Job
 
 
 @dataclass(frozen=True)
@@ -43,3 +47,18 @@ class WarmFedPer(TwoStage):
 
     def second(self) -> Method:
         return OwnHeads()
+
+
+@dataclass(frozen=True)
+class FedDynAsRun(FedDyn):
+    """The linear term has no gradient, so that the memory does nothing, and the norm is not squared: a pull of constant length."""
+
+    title = "FedDyn, the author's code"
+    paper = "a control, not of the paper"
+
+    def gradient(self, job: Job, theta: Tensor, batches: Sequence[Batch]) -> Tensor:
+        apart = (theta - job.start.theta).where(job.fed.layout.trainable, 0)
+        return job.grad(theta, batches[0]) + self.alpha / 2 * apart / max(float(apart.norm()), 1e-12)
+
+    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Client]:
+        return job.reply(ends[-1]), job.remember(ends[-1])

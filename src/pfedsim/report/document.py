@@ -44,6 +44,8 @@ class Table:
     groups: Sequence[tuple[str, int]] = ()
     rules: Sequence[int] = ()
     notes: Sequence[str] = ()
+    prose: bool = False
+    """cells hold sentences rather than numbers"""
     for_papers: bool = False
     """the same numbers as another table, laid out for LaTeX; left out on pages and screens"""
 
@@ -121,7 +123,7 @@ def markdown(document: Document, level: int = 1, pictures: str | None = None) ->
 
 def markdown_table(table: Table) -> str:
     head = _headings(table)
-    lines = [f"**{table.title}**", "", _piped(head), "|---" + "|---:" * (len(head) - 1) + "|"]
+    lines = [f"**{table.title}**", "", _piped(head), "|---" + ("|---" if table.prose else "|---:") * (len(head) - 1) + "|"]
     lines += [_piped([MARKDOWN[c.mark].format(c.text.replace("|", "/")) for c in row]) for row in table.rows]
     for note in table.notes:
         lines += ["", note]
@@ -131,7 +133,7 @@ def markdown_table(table: Table) -> str:
 def _headings(table: Table) -> list[str]:
     """Each column's heading with that of its group before it."""
     over = ["", *(words for words, count in table.groups for _ in range(count))] if table.groups else [""] * len(table.head)
-    return [f"{words} {heading}".strip() for words, heading in zip(over, table.head, strict=True)]
+    return [f"{words}: {heading}" if words else heading for words, heading in zip(over, table.head, strict=True)]
 
 
 def _piped(texts: Sequence[str]) -> str:
@@ -140,7 +142,12 @@ def _piped(texts: Sequence[str]) -> str:
 
 def latex_table(table: Table) -> str:
     """booktabs, as the paper prints it."""
-    lines = [f"% {table.title}", rf"\begin{{tabular}}{{l{'c' * (len(table.head) - 1)}}}", r"\toprule"]
+    column = r"p{0.3\textwidth}" if table.prose else "c"
+    lines = [
+        f"% {table.title}",
+        rf"\begin{{tabular}}{{l{column * (len(table.head) - 1)}}}",
+        r"\toprule",
+    ]
     if table.groups:
         lines.append(" & ".join(["", *(rf"\multicolumn{{{n}}}{{c}}{{{_tex(words)}}}" for words, n in table.groups)]) + r" \\")
         at = 2
@@ -167,8 +174,8 @@ def _tex(text: str) -> str:
 def html(document: Document) -> str:
     """The whole report as one page that fetches nothing."""
     sections = {}
-    for k, section in enumerate(document.shown()):
-        sections[section.heading or f"{document.title} {k + 1}"] = "\n".join(_html_part(part) for part in section.parts)
+    for section in document.shown():
+        sections[section.heading or "Overview"] = "\n".join(_html_part(part) for part in section.parts)
     return page.page(document.title, sections)
 
 
@@ -197,9 +204,10 @@ def _html_table(table: Table) -> str:
     rows = []
     if table.groups:
         rows.append("<tr><th></th>" + "".join(f'<th colspan="{n}">{escape(words)}</th>' for words, n in table.groups) + "</tr>")
-    rows.append("<tr>" + "".join(f"<th>{escape(h)}</th>" for h in table.head) + "</tr>")
-    rows += ["<tr>" + "".join(f"<td>{HTML[c.mark].format(escape(c.text))}</td>" for c in row) + "</tr>" for row in table.rows]
-    notes = "".join(f"<p>{escape(note)}</p>" for note in table.notes)
+    style = ' style="text-align: left; white-space: normal; min-width: 5rem"' if table.prose else ""
+    rows.append("<tr>" + "".join(f"<th{style}>{escape(h)}</th>" for h in table.head) + "</tr>")
+    rows += ["<tr>" + "".join(f"<td{style}>{HTML[c.mark].format(escape(c.text))}</td>" for c in row) + "</tr>" for row in table.rows]
+    notes = "".join(map(_html_words, table.notes))
     return f'<p><b>{escape(table.title)}</b></p><div class="scroll"><table>{"".join(rows)}</table></div>{notes}'
 
 

@@ -50,7 +50,9 @@ def panels(count: int, width: float, height: float, most: int = 2) -> tuple[Figu
     return figure, axes[:count]
 
 
-def lines(curves: Mapping[str, Mapping[str, Sequence[Points]]], path: Path, width: float, xlabel: str, ylabel: str) -> Path:
+def lines(
+    curves: Mapping[str, Mapping[str, Sequence[Points]]], path: Path, width: float, xlabel: str, ylabel: str, log: bool = False
+) -> Path:
     """A panel for each name; in it a line for each name: the mean over several, their range shaded."""
     figure, axes = panels(len(curves), width, 3.6)
     names = list(dict.fromkeys(name for panel in curves.values() for name in panel))
@@ -63,7 +65,12 @@ def lines(curves: Mapping[str, Mapping[str, Sequence[Points]]], path: Path, widt
             if len(values) > 1:
                 ax.fill_between(common, values.min(0), values.max(0), color=COLOURS[k % len(COLOURS)], alpha=0.15, linewidth=0)
         ax.set(xlabel=xlabel, ylabel=ylabel, title=title)
-        if all(float(c).is_integer() for several in panel.values() for x, _ in several for c in x):
+        if log:
+            ax.set_xscale("log")
+            ax.set_xticks(sorted({c for several in panel.values() for x, _ in several for c in x}))
+            ax.xaxis.set_major_formatter(ScalarFormatter())
+            ax.xaxis.set_minor_formatter(NullFormatter())
+        elif all(float(c).is_integer() for several in panel.values() for x, _ in several for c in x):
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.grid(alpha=0.3)
     _legend(figure, axes, width, len(names))

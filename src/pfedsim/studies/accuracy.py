@@ -118,7 +118,7 @@ def _kinds(data: str, alpha: float | None, by: Mapping[str, Runs]) -> Table:
         f"{set_name(data)}, {dealt(alpha)}: served, and after local epochs; who is worse off than alone; bytes per client and round",
         ["method", "all samples", "client mean", "all samples", "client mean", "worst tenth", "worse off", "received", "sent"],
         list(zip(*columns, strict=True)),
-        groups=[("as served,", 2), ("after local epochs,", 2), ("", 4)],
+        groups=[("as served", 2), ("after local epochs", 2), ("", 4)],
         rules=[len(by) - 1],
     )
 

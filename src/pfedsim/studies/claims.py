@@ -300,6 +300,7 @@ def phi_between_zero_and_one(e: Evidence) -> Verdict:
         for d in chosen.data
         for a in alphas(d, chosen)
         for r in runs(e.store, chosen, d, "pfedsim", a).by_seed.values()
+        if "similarity" in r.found
     ]
     top = {a: max(v for b, v in found if b == a) for a, _ in found}
     return _all([(v <= 1, f"{dealt(a)}: largest {v:.2f}") for a, v in top.items()])
@@ -404,10 +405,11 @@ def report(store: Store, choice: Choice) -> Document:
     for claim in stated():
         check = CHECKS[claim["id"]]
         mine, theirs = check(Evidence(store, choice)), check(Evidence(store, choice, "paper"))
-        own = "-" if theirs.holds is None else theirs.word
-        rows.append(cells(f'"{claim["sentence"]}"', claim["place"], claim["holds"], mine.word, mine.figures or "-", own))
-    counts = {word: sum(row[3].text == word for row in rows) for word in ("holds", "does not", "not measured")}
-    head = ["the paper's sentence", "place", "what counts as holding", "verdict", "our figures", "by the paper's own numbers"]
+        own = "" if theirs.holds is None else f" By the paper's own numbers it {'holds' if theirs.holds else 'does not hold'}."
+        sentence = f'"{claim["sentence"]}" ({claim["place"]})'
+        rows.append(cells(mine.word, sentence, f"{claim['holds']}.{own}", mine.figures or "-"))
+    counts = {word: sum(row[0].text == word for row in rows) for word in ("holds", "does not", "not measured")}
+    head = ["verdict", "the paper's sentence", "it holds if", "our figures"]
     summary = f"{len(rows)} claims: {counts['holds']} hold, {counts['does not']} do not, {counts['not measured']} are not measured."
-    table = Table("claims", "Claims and verdicts; NOT marks the cases that fail", head, rows)
+    table = Table("claims", "Claims and verdicts; NOT marks the cases that fail", head, rows, prose=True)
     return Document("claims", "The paper's claims", [Section("", [summary, table])])

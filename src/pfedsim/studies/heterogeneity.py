@@ -76,13 +76,12 @@ def _figure(data: str, found: Found) -> Figure:
             points_ = [(alpha, by[method].mean(path)) for alpha, by in found.items()]
             have = [(a, v) for a, v in points_ if v is not None]
             if have:
-                panel[title(method)] = [([float(k) for k, _ in enumerate(have)], [v for _, v in have])]
+                panel[title(method)] = [([a for a, _ in have], [v for _, v in have])]
         shown[_words(path)] = panel
-    names = [dealt(a) for a in found]
 
     def draw(path: Path, width: float) -> Path:
         from pfedsim.report.plots import lines
 
-        return lines(shown, path, width, ", ".join(f"{k}: {n}" for k, n in enumerate(names)), "accuracy, %")
+        return lines(shown, path, width, "alpha: small is unequal", "accuracy, %", log=True)
 
     return Figure(f"heterogeneity-{data}", f"{set_name(data)}: accuracy from unequal to nearly equal data", draw)

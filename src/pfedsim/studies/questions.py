@@ -16,7 +16,7 @@ FORMS = ("pfedsim", "pfedsim:reference", "pfedsim:uniform", CONTROL)
 SEEDS = (42, 43, 44)
 PATHS = (MICRO, CLIENTS, TUNED, TUNED_CLIENTS)
 HEAD = ["all samples", "client mean", "all samples", "client mean", "seeds"]
-GROUPS = [("as served,", 2), ("after local epochs,", 2), ("", 1)]
+GROUPS = [("as served", 2), ("after local epochs", 2), ("", 1)]
 
 
 def _parts(choice: Choice) -> list[tuple[Choice, dict[str, Any]]]:

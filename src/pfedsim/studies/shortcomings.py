@@ -43,6 +43,7 @@ def report(store: Store, choice: Choice) -> Document:
         ["weakness", *("FedMD (from the paper)" if m == "fedmd" else title(m) for m in columns)],
         rows,
         rules=[2, 4, 6],
+        prose=True,
         notes=[f"Communication and computation: times FedAvg's bytes (both ways) and seconds per sample; above {HEAVY} counts as heavy. "
                "Privacy: what is sent beyond a model, and the AUROC with which the server tells present from absent classes "
                "(`pfedsim reproduce privacy`). Public data: no run of these methods was given any. FedMD is not implemented here."],

@@ -93,7 +93,7 @@ def report(store: Store, choice: Choice) -> Document:
                     cells("", "3 send back", f"{size(f['up'])} from each"),
                     cells("", "4 aggregate", _made(phase, f)),
                 ]
-        table = Table(f"workflow-{cell.words['data']}", "Two rounds of one run", ["phase", "step", "what happened"], rows)
+        table = Table(f"workflow-{cell.words['data']}", "Two rounds of one run", ["phase", "step", "what happened"], rows, prose=True)
         figure = Figure(
             f"workflow-{cell.words['data']}", f"The four steps in the last round of each phase ({heading})", _drawn(found), width=10.0
         )

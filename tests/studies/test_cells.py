@@ -18,7 +18,7 @@ def record(of: Cell, micro: float = 0.5, seconds: float = 10.0, **found: Any) ->
     found = {"served": scores, "finetuned": {"epochs": 5, **scores}, "curve": {"round": [1], "micro": [micro], "mean": [micro]}, **found}
     found.setdefault("clients", {"samples": [10, 30], "labels": [1, 2], "served": [0.2, 0.6], "finetuned": [0.2, 0.6]})
     found |= {"bytes_down_per_client_round": 1000, "bytes_up_per_client_round": 500}
-    made = {"seconds": seconds, "cpu_seconds": seconds, "processor": "x", "cores": 2, "versions": {"pfedsim": "0"}}
+    made = {"seconds": seconds, "cpu_seconds": seconds, "cpu": "x", "cores": 2, "versions": {"pfedsim": "0"}}
     return Record(of, of.settings(), found, made)
 
 

@@ -35,6 +35,7 @@ def plan(choice: Choice) -> list[Run]:
 def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """CKA per layer and pair of clients, on images that no client trained on."""
     from pfedsim import models as networks
+    from pfedsim.runs.manifest import made_with
     from pfedsim.runs.session import federate, one_thread
     from pfedsim.studies import training
 
@@ -50,7 +51,7 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
             for layer, output in outputs(module, session.fed.layout.named(theta), x).items():
                 grams.setdefault(layer, []).append(centred_gram(output))
     found = {layer: [[round(cka(a, b), 4) for b in several] for a in several] for layer, several in grams.items()}
-    return {"layers": found, "images": len(chosen), "samples": [len(s.train) for s in federation.partition.clients]}, training.made(session)
+    return {"layers": found, "images": len(chosen), "samples": [len(s.train) for s in federation.partition.clients]}, made_with(session)
 
 
 def session_inputs(data: Any, positions: np.ndarray) -> Tensor:

@@ -80,6 +80,7 @@ def four_subsets(config: Config) -> Federation:
 
 def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """All measures between all clients after each trained alone."""
+    from pfedsim.runs.manifest import made_with
     from pfedsim.runs.session import federate
     from pfedsim.studies import training
 
@@ -98,7 +99,7 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
         drawn = np.random.default_rng(config.seed).permutation(len(pairs[0]))[:SAMPLED]
         found["pairs"] = len(pairs[0])
         found["drawn"] = {name: [float(f"{v:.4g}") for v in both_ways[name][pairs][drawn]] for name in ("data", *MEASURES)}
-    return found, training.made(session)
+    return found, made_with(session)
 
 
 def _tables(session: Session, federation: Federation, models: list[Tensor]) -> tuple[dict[str, np.ndarray], np.ndarray]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import resource
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import pfedsim
 from pfedsim.runs.folder import Run
+from pfedsim.runs.manifest import stored
 from pfedsim.runs.run import execute
 from pfedsim.runs.session import federate
 from pfedsim.studies.cells import Cell, Record
@@ -26,8 +24,8 @@ def carry_out(cell: Cell) -> Record:
     """The finished cell."""
     clock, used = time.perf_counter(), _cpu()
     settings, found, made = _run(cell) if cell.kind == "run" else _measurement(cell)
-    seconds = {"seconds": round(time.perf_counter() - clock, 1), "cpu_seconds": round(_cpu() - used, 1)}
-    return Record(cell, settings, found, {**made, **seconds, **_machine()})
+    took = {"seconds": round(time.perf_counter() - clock, 1), "cpu_seconds": round(_cpu() - used, 1), "cores": os.cpu_count()}
+    return Record(cell, settings, found, {**made, **took})
 
 
 def _run(cell: Cell) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -39,15 +37,14 @@ def _run(cell: Cell) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     found = boiled_down(run, [int(n) for n in counts.sum(1)], [int(n) for n in (counts > 0).sum(1)])
     if domain is not None:
         found["clients"]["domain"] = [str(domain[s.train[0]]) for s in federation.partition.clients]
-    manifest = json.loads((run.path / "manifest.json").read_text())
-    return run.config.plain(), found, {"backend": manifest["backend"], "kernels": manifest["kernels"], "versions": manifest["versions"]}
+    return run.config.plain(), found, stored(run.path)["made_with"]
 
 
 def _measurement(cell: Cell) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     from pfedsim.studies.measurements import MEASUREMENTS
 
     found, made = MEASUREMENTS[cell.kind](cell.config.model_copy(update={"workers": 1}), dict(cell.extra))
-    return cell.settings(), found, {**made, "versions": {"pfedsim": pfedsim.__version__}}
+    return cell.settings(), found, {"versions": {"pfedsim": pfedsim.__version__}, **made}
 
 
 def boiled_down(run: Run, sizes: list[int], labels: list[int]) -> dict[str, Any]:
@@ -87,15 +84,3 @@ def _short(value: Any) -> Any:
 def _cpu() -> float:
     """Seconds of processor time of this process and of those it has waited for."""
     return sum(r.ru_utime + r.ru_stime for r in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)))
-
-
-def _machine() -> dict[str, Any]:
-    return {"processor": _processor(), "cores": os.cpu_count(), "system": platform.system()}
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
@@ -70,9 +69,9 @@ class Clocked:
 
 def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """All methods in turns, `REPETITIONS` times."""
+    from pfedsim.runs.manifest import made_with
     from pfedsim.runs.session import federate, one_thread, prepare
     from pfedsim.server import run_rounds
-    from pfedsim.studies import training
 
     federation = federate(config)
     train = [len(s.train) for s in federation.partition.clients]
@@ -92,7 +91,7 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
             figures["server_bytes"] = stored(state)
             figures["sent beyond a model"] = sorted(beyond(session, state))
     model = int((~session.kept).sum()) * 4
-    return {"methods": found, "model_bytes": model, "clients": federation.clients}, training.made(replace(session))
+    return {"methods": found, "model_bytes": model, "clients": federation.clients}, made_with(session)
 
 
 def stored(state: State) -> int:

@@ -43,6 +43,7 @@ def plan(choice: Choice) -> list[Run]:
 
 def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Every way of reading that this method's messages allow."""
+    from pfedsim.runs.manifest import made_with
     from pfedsim.runs.session import federate
     from pfedsim.studies import training
 
@@ -60,7 +61,7 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
     if statistics is not None:
         table = np.stack([statistics[i].double().numpy() for i in range(len(counts))])
         found["statistics, fitted"] = told(table, counts)
-    return found, training.made(session)
+    return found, made_with(session)
 
 
 def head_features(session: Session, state: State) -> tuple[np.ndarray, np.ndarray]:

@@ -29,8 +29,3 @@ def models(session: Session, state: State) -> list[Tensor]:
     with one_thread():
         scores = scoring.score(session.method, session.fed, session.kept, session.engine, state, models=True)
     return [c.model for c in scores.clients if c.model is not None]
-
-
-def made(session: Session) -> dict[str, str | None]:
-    """What the run was carried out with."""
-    return {"backend": session.config.backend, "kernels": getattr(session.fed.net, "kernels", None)}

@@ -30,9 +30,9 @@ def plan(choice: Choice) -> list[Run]:
 
 def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The last round of each phase: what was sent to whom, what came back, what the server made of it."""
+    from pfedsim.runs.manifest import made_with
     from pfedsim.runs.session import federate, one_thread, prepare
     from pfedsim.server import run_rounds
-    from pfedsim.studies import training
 
     federation = federate(config)
     found: dict[str, Any] = {}
@@ -58,7 +58,7 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
             earlier = shares
     pairs = state.server.extra.get("similarity", Pairs())
     found["similarity"] = packed(pairs, session.fed.clients)
-    return {**found, "clients": session.fed.clients}, training.made(session)
+    return {**found, "clients": session.fed.clients}, made_with(session)
 
 
 def _mix(method: Any, server: Any, client: int, earlier: dict[int, float]) -> dict[int, float]:

@@ -138,7 +138,9 @@ def _clients(data: str, found: Found) -> Figure:
     panels: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
     labels, log = [], []
     for alpha, by in found.items():
-        first = {title(m): next(iter(r.by_seed.values())).found["clients"] for m, r in by.items() if r.by_seed and m in SHOWN}
+        have = {m: next(iter(r.by_seed.values())) for m, r in by.items() if r.by_seed}
+        some = [m for m in SHOWN if m in have] or list(have)[:3]
+        first = {title(m): have[m].found["clients"] for m in some}
         for what, words in (("samples", "its samples, train and test"), ("labels", "its classes")):
             if first:
                 panels[f"{dealt(alpha)}, by {what}"] = {n: (c[what], [100 * (v or 0) for v in c["served"]]) for n, c in first.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +148,23 @@ def test_every_study_makes_a_report_of_nothing(tmp_path: Path) -> None:
 
 def test_the_command_knows_the_studies() -> None:
     assert set(NAMES) == set(STUDIES)
+
+
+def test_a_wrong_study_or_choice_is_refused_without_torch() -> None:
+    code = """
+import sys
+from pfedsim.errors import Error
+from pfedsim.cli.reproduce import reproduce
+for words in ({"name": "nosuch"}, {"name": "rho", "alpha": "x"}, {"name": "rho", "seeds": "x"}, {"name": "rho", "settings": ["x"]}):
+    try:
+        reproduce(**words)
+    except Error as error:
+        assert "\\n" not in str(error)
+    else:
+        raise AssertionError(words)
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_results_page_is_what_the_finished_runs_give() -> None:

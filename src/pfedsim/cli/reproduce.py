@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from pfedsim.cli import Interrupted
 from pfedsim.cli.options import assigned, listed, numbers
 from pfedsim.errors import Error, nearest
 
@@ -77,7 +78,10 @@ def reproduce(
     tell(summary(now, jobs))
     if dry_run:
         return
-    failed = {} if only_report else carry_out(now.missing, store, jobs, tell)
+    try:
+        failed = {} if only_report else carry_out(now.missing, store, jobs, tell)
+    except KeyboardInterrupt:
+        raise Interrupted("; the same command goes on where it was") from None
     document = study.report(store, choice)
     place = out or Path("reproduced") / name
     write(document, place)

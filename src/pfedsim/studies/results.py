@@ -77,7 +77,9 @@ def _measured(records: list[Record], benchmark: Path, store: Store) -> Document:
     if not records:
         return Document("measured", "What is measured and what is not", [Section("", ["Nothing yet.", table])])
     machines = Counter(
-        f"{r.made['cpu']}, {r.made['cores']} cores" + (f", kernels {r.made['kernels']}" if r.made.get("kernels") else "") for r in records
+        f"{r.made['cpu']}, {r.made['cores']} cores" + (f", kernels {r.made['kernels']}" if r.made.get("kernels") else "")
+        for r in records
+        if "cpu" in r.made  # nothing is trained for counts
     )
     versions = sorted({f"pfedsim {r.made['versions']['pfedsim']}" for r in records})
     total = sum(r.made["cpu_seconds"] for r in records) / 3600

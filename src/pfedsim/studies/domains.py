@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from pfedsim.errors import Error
 from pfedsim.methods import METHODS
 from pfedsim.report.document import Cell, Document, Figure, Section, Table, cells, ranked
 from pfedsim.studies.cells import Cell as Run
@@ -17,6 +16,7 @@ from pfedsim.studies.cells import Record, Store
 from pfedsim.studies.grid import Runs, runs, set_name, title
 from pfedsim.studies.paper import paper
 from pfedsim.studies.protocol import Choice, grid
+from pfedsim.studies.runner import not_at_hand
 
 HERE: dict[str, tuple[str, ...]] = {
     "pacs": ("fedavg", "fedbn", "fedper", "pfedsim"),
@@ -100,20 +100,18 @@ def _text(values: list[float]) -> str:
     return f"{mean(values):.2f}" + (f" ({stdev(values):.2f})" if len(values) > 1 else "")
 
 
-def _sheet(data: str) -> list[Figure | str]:
+def _sheet(data: str) -> list[Figure]:
     """One class as every domain shows it, where the data are at hand."""
-    from pfedsim import data as datasets
-
-    try:
-        found: Any = datasets.read(data)
-    except Error as error:
-        return [f"The sheet of one class over all domains needs the data: {error}."]
+    if not_at_hand(data):
+        return []
 
     def draw(path: Path, width: float) -> Path:
         from matplotlib import pyplot as plt
 
+        from pfedsim import data as datasets
         from pfedsim.report.plots import saved
 
+        found: Any = datasets.read(data)
         names = np.unique(found.domain)
         across = 4 if width < 5 else 6
         figure, grid = plt.subplots(
@@ -130,4 +128,4 @@ def _sheet(data: str) -> list[Figure | str]:
         figure.suptitle(f"class {found.classes[0]}")
         return saved(figure, path)
 
-    return [Figure(f"sheet-{data}", f"{set_name(data)}: the class {found.classes[0]!r} in every domain", draw)]
+    return [Figure(f"sheet-{data}", f"{set_name(data)}: one class in every domain", draw)]

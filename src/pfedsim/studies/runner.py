@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from pfedsim.data import catalogue
 from pfedsim.errors import Error
 from pfedsim.studies.cells import Cell, Record, Store
 
@@ -71,7 +72,11 @@ class _Worker:
 
 def carry_out(cells: Sequence[Cell], store: Store, jobs: int, tell: Tell) -> dict[str, str]:
     """Runs the cells, `jobs` at a time; returns why those failed that failed."""
-    waiting, failed = list(cells), dict[str, str]()
+    absent = {data: why for data in {c.words["data"] for c in cells} if (why := not_at_hand(data))}
+    failed = {cell.name: absent[cell.words["data"]] for cell in cells if cell.words["data"] in absent}
+    for data, why in absent.items():
+        tell(f"{sum(c.words['data'] == data for c in cells)} runs of {data} are left out: {why}")
+    waiting = [cell for cell in cells if cell.words["data"] not in absent]
     workers = [_started(store.folder) for _ in range(min(jobs, len(waiting)))]
     finished = 0
     try:
@@ -86,17 +91,14 @@ def carry_out(cells: Sequence[Cell], store: Store, jobs: int, tell: Tell) -> dic
                     continue
                 cell, worker.cell = worker.cell, None
                 try:
-                    why, of_data = worker.pipe.recv()
+                    why = str(worker.pipe.recv())
                 except (EOFError, ConnectionResetError):
                     worker.process.join()
-                    why, of_data = f"its process ended with code {worker.process.exitcode}", False
+                    why = f"its process ended with code {worker.process.exitcode}"
                     workers[k] = _started(store.folder)
                 finished += 1
                 if why:
-                    lost = [c for c in waiting if of_data and c.words["data"] == cell.words["data"]]
-                    waiting = [c for c in waiting if c not in lost]
-                    finished += len(lost)
-                    failed |= {c.name: why for c in (cell, *lost)}
+                    failed[cell.name] = why
                 record = None if why else store.find(cell)
                 tell(f"{finished}/{len(cells)}  {cell.name}  " + (f"{record.made['seconds']:.0f} s" if record else f"FAILED: {why}"))
     finally:
@@ -115,24 +117,27 @@ def _started(folder: Path) -> _Worker:
 
 
 def _work(pipe: connection.Connection, folder: Path) -> None:
-    """A worker's life: a cell in; out, why it could not be run (nothing where it was) and whether for want of its data."""
+    """A worker's life: a cell in; out, why it could not be run, or nothing."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    from pfedsim import data as datasets
     from pfedsim.studies import measure
 
-    at_hand: set[str] = set()
     while True:
         cell = pipe.recv()
         try:
-            if cell.words["data"] not in at_hand:
-                datasets.read(cell.words["data"])
-                at_hand.add(cell.words["data"])
             Store(folder).put(measure.carry_out(cell))
-            pipe.send(("", False))
+            pipe.send("")
         except Error as error:
-            pipe.send((str(error), cell.words["data"] not in at_hand))
+            pipe.send(str(error))
         except Exception:
-            pipe.send((traceback.format_exc().strip().splitlines()[-1], False))
+            pipe.send(traceback.format_exc().strip().splitlines()[-1])
+
+
+def not_at_hand(data: str) -> str:
+    """Why a set cannot be read here, or nothing; a set of the user's own is looked for by its reader."""
+    known, folder = catalogue.KNOWN.get(data), catalogue.data_dir()
+    if known is None or known.place(folder) is not None:
+        return ""
+    return f"no {data} in {folder}: get it with `pfedsim data get {data}`, or name its folder with PFEDSIM_DATA"
 
 
 def _end_with_parent() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import traceback
 from collections.abc import Callable, Sequence
@@ -78,7 +79,7 @@ def carry_out(cells: Sequence[Cell], store: Store, jobs: int, tell: Tell) -> dic
         tell(f"{sum(c.words['data'] == data for c in cells)} runs of {data} are left out: {why}")
     waiting = [cell for cell in cells if cell.words["data"] not in absent]
     workers = [_started(store.folder) for _ in range(min(jobs, len(waiting)))]
-    finished = 0
+    finished, total = 0, len(waiting)
     try:
         while waiting or any(w.cell for w in workers):
             for worker in workers:
@@ -100,7 +101,7 @@ def carry_out(cells: Sequence[Cell], store: Store, jobs: int, tell: Tell) -> dic
                 if why:
                     failed[cell.name] = why
                 record = None if why else store.find(cell)
-                tell(f"{finished}/{len(cells)}  {cell.name}  " + (f"{record.made['seconds']:.0f} s" if record else f"FAILED: {why}"))
+                tell(f"{finished}/{total}  {cell.name}  " + (f"{record.made['seconds']:.0f} s" if record else f"FAILED: {why}"))
     finally:
         for worker in workers:
             worker.process.terminate()
@@ -118,6 +119,7 @@ def _started(folder: Path) -> _Worker:
 
 def _work(pipe: connection.Connection, folder: Path) -> None:
     """A worker's life: a cell in; out, why it could not be run, or nothing."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
     from pfedsim.studies import measure
 

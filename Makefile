@@ -24,7 +24,7 @@ sanitize: $(VENV)/ready
 
 $(VENV)/ready: requirements.txt pyproject.toml setup.py $(wildcard src/pfedsim/backends/csrc/*)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements.txt  # all are named: nothing to solve
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 

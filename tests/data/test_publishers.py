@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image
 
 from pfedsim import data
+from pfedsim.data.catalogue import DOMAINS
 from pfedsim.errors import Error
 
 
@@ -74,20 +76,20 @@ def test_cinic10_is_test_train_valid(tmp_path: Path) -> None:
 
 @pytest.fixture
 def domainnet(tmp_path: Path) -> Path:
-    for d, domain in enumerate(("clipart", "real")):
+    for d, domain in enumerate(DOMAINS):
         for c in range(23):
             for k in range(10):
-                picture(tmp_path / domain / f"class{c:02d}" / f"{domain}_{k}.jpg", 100 * d + c, 70 + d)
+                picture(tmp_path / domain / f"class{c:02d}" / f"{domain}_{k}.jpg", 40 * d + c, 70 + d)
     return tmp_path
 
 
 def test_domainnet_is_twenty_classes_and_thirty_percent(domainnet: Path) -> None:
     found = data.read("domainnet", domainnet)
     assert found.classes == tuple(sorted(random.Random(42).sample([f"class{c:02d}" for c in range(23)], 20)))
-    assert found.x.shape == (2 * 20 * 3, 3, 64, 64)  # int(0.3 * 10) of each class and domain, rescaled
+    assert found.x.shape == (6 * 20 * 3, 3, 64, 64)  # int(0.3 * 10) of each class and domain, rescaled
     assert found.domain is not None
-    assert [str(d) for d in np.unique(found.domain)] == ["clipart", "real"]
-    for domain, base in (("clipart", 0), ("real", 100)):
+    assert [str(d) for d in np.unique(found.domain)] == list(DOMAINS)
+    for domain, base in (("clipart", 0), ("real", 160)):
         mine = found.domain == domain
         assert np.bincount(found.y[mine]).tolist() == [3] * 20
         shades = [base + int(found.classes[c].removeprefix("class")) for c in found.y[mine]]
@@ -98,7 +100,7 @@ def test_domainnet_is_twenty_classes_and_thirty_percent(domainnet: Path) -> None
 
 def test_domainnets_lists_say_which_pictures_there_are(domainnet: Path) -> None:
     by_folder = data.read("domainnet", domainnet)
-    for domain in ("clipart", "real"):
+    for domain in DOMAINS:
         lines = [f"{domain}/{p.parent.name}/{p.name} 0" for p in sorted((domainnet / domain).rglob("*.jpg"))]
         (domainnet / f"{domain}_train.txt").write_text("\n".join(lines[::2]) + "\n")
         (domainnet / f"{domain}_test.txt").write_text("\n".join(lines[1::2]) + "\n")
@@ -114,9 +116,17 @@ def test_a_domainnet_with_too_few_classes(tmp_path: Path) -> None:
         data.read("domainnet", tmp_path)
 
 
+def test_a_domainnet_without_all_its_domains(domainnet: Path) -> None:
+    for domain in ("painting", "sketch"):
+        shutil.rmtree(domainnet / domain)
+    with pytest.raises(Error, match="has no painting, sketch: DomainNet has six domains"):
+        data.read("domainnet", domainnet)
+
+
 def test_a_domainnet_with_too_few_pictures(tmp_path: Path) -> None:
     for c in range(20):
-        picture(tmp_path / "clipart" / f"class{c}" / "1.jpg", 1)  # int(0.3 * 1) is none
+        for domain in DOMAINS:
+            picture(tmp_path / domain / f"class{c}" / "1.jpg", 1)  # int(0.3 * 1) is none
     with pytest.raises(Error, match="domainnet holds no sample"):
         data.read("domainnet", tmp_path)
 

@@ -39,6 +39,8 @@ def list_(data_dir: DataDir = None) -> None:
             here, how = "yes", "with scikit-learn"
         else:
             here = "-" if place is None else size(_bytes(place))
+            if place is not None and (catalogue.unfinished(place) or known.missing(place)):
+                here = "in part"
             how = "data get" + (f" or {source.package.client}" if source.package else "") if source.files else "by hand"
         table.add_row(name, known.about, here, how)
     for name, file in own.added(where).items():

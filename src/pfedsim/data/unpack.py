@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -17,21 +19,37 @@ from pfedsim.errors import Error
 
 
 def archive(path: Path, folder: Path) -> None:
-    """Everything in a .zip or tar file; one with a path outside the folder, or a link, is refused before anything is written."""
+    """Everything in a .zip or tar file, once all of it is unpacked; one with a path outside the folder, or a link, is refused before
+    anything is written."""
+    aside = folder / ".unpacking"
     try:
         if path.suffix == ".zip":
             with zipfile.ZipFile(path) as packed:
                 _inside(path, packed.namelist())
-                packed.extractall(folder)
-            return
-        with tarfile.open(path) as tar:
-            _inside(path, [m.name for m in tar.getmembers()])
-            strange = next((m.name for m in tar.getmembers() if not (m.isfile() or m.isdir())), None)
-            if strange is not None:
-                raise Error(f"{path} holds {strange!r}, which is neither a file nor a folder; nothing was unpacked")
-            tar.extractall(folder, filter="data")
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
+                shutil.rmtree(aside, ignore_errors=True)
+                packed.extractall(aside)
+        else:
+            with tarfile.open(path) as tar:
+                _inside(path, [m.name for m in tar.getmembers()])
+                strange = next((m.name for m in tar.getmembers() if not (m.isfile() or m.isdir())), None)
+                if strange is not None:
+                    raise Error(f"{path} holds {strange!r}, which is neither a file nor a folder; nothing was unpacked")
+                shutil.rmtree(aside, ignore_errors=True)
+                tar.extractall(aside, filter="data")
+        _move(aside, folder)
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError) as error:
         raise Error(f"{path} cannot be unpacked: {error}") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _move(source: Path, target: Path) -> None:
+    """A whole folder where there is none yet, else what is in it."""
+    if source.is_dir() and target.is_dir():
+        for entry in source.iterdir():
+            _move(entry, target / entry.name)
+    else:
+        source.replace(target)
 
 
 def _inside(path: Path, names: list[str]) -> None:
@@ -80,7 +98,9 @@ def torch_file(path: Path, folder: Path) -> None:
 
     content = save(torch_files.read(path))
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{path.stem}.safetensors").write_bytes(content)
+    part = folder / f"{path.stem}.part"
+    part.write_bytes(content)
+    part.replace(folder / f"{path.stem}.safetensors")
 
 
 def _member(tar: tarfile.TarFile, name: str) -> bytes:

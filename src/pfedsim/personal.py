@@ -16,7 +16,7 @@ from pfedsim.seeds import torch_seeded
 
 class ClientModel(nn.Module):
     """Takes samples as the data set stores them, normalises them, and gives class scores. The network alone is `module`. `fill`: what
-    stands for a missing value of each channel at this client, where its data had any."""
+    stands for a missing value of each channel at this client, where its data had any; `columns`: what a table's columns are called."""
 
     mean: Tensor
     std: Tensor
@@ -31,10 +31,12 @@ class ClientModel(nn.Module):
         mean: Sequence[float],
         std: Sequence[float],
         fill: Sequence[float] | None = None,
+        columns: Sequence[str] | None = None,
     ):
         super().__init__()
         self.module = module
         self.classes, self.shape, self.dtype = tuple(classes), tuple(shape), dtype
+        self.columns = None if columns is None else tuple(columns)
         over = (-1, *[1] * (len(self.shape) - 1))
         for name, values in (("mean", mean), ("std", std), ("fill", fill)):
             self.register_buffer(name, None if values is None else torch.tensor(values).reshape(over), persistent=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,12 @@ def test_without_the_library_the_way_out_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(Error, match=r"hf:some/set needs the extra hf: pip install 'pfedsim\[hf\]'"):
         data.read("hf:some/set")
+
+
+def test_the_size_that_was_asked_for_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=str))
+    monkeypatch.setattr(hf, "read", lambda found, **words: (found, words))
+    assert data.read("hf:some/set", size=16) == ("some/set", {"size": 16, "name": "hf:some/set"})
 
 
 def test_pictures_with_named_classes(tmp_path: Path) -> None:

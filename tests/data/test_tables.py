@@ -78,6 +78,18 @@ def test_tables_that_make_no_sense_are_refused(tmp_path: Path, text: str, option
     assert "\n" not in str(caught.value)
 
 
+def test_a_class_or_client_may_be_called_none(tmp_path: Path) -> None:
+    found = table(tmp_path, "a,label,client\n1,none,NA\n2,mild,null\n")
+    assert (found.classes, found.client.tolist()) == (("mild", "none"), ["NA", "null"])  # type: ignore[union-attr]
+    with pytest.raises(Error, match="row 2: column 'label' is empty"):
+        table(tmp_path, "a,label\n1,none\n2, \n")
+
+
+def test_a_number_too_large_for_float32_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Error, match="row 2: column 'a' is infinite, or too large for float32"):
+        table(tmp_path, "a,label\n1,x\n1e39,y\n")
+
+
 def test_a_file_that_is_no_csv(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b"\xff\xfe\x00\x01" * 9)
     with pytest.raises(Error, match=r"x\.csv is not a CSV file"):

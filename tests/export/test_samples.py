@@ -178,6 +178,43 @@ def test_a_missing_value_is_what_stands_for_it_at_the_client(table: ClientModel,
         read(table, [tmp_path / "gaps.csv"])
 
 
+def named(table: ClientModel, fill: list[float] | None = None) -> ClientModel:
+    mean, std = table.mean.tolist(), table.std.tolist()
+    return ClientModel(table.module, table.classes, table.shape, table.dtype, mean, std, fill, columns=["a", "b", "c", "d", "e", "2020"])
+
+
+@pytest.mark.parametrize("word", ["", " ? ", "NA", "n/a", "nan", "NULL", "None"])
+def test_cells_are_missing_as_they_were_in_training(table: ClientModel, tmp_path: Path, word: str) -> None:
+    (tmp_path / "t.csv").write_text(f"1,True,{word},4,5,6\n")
+    x = read(named(table, [0.0] * 6), [tmp_path / "t.csv"]).x
+    assert np.array_equal(x, np.array([[1, 1, np.nan, 4, 5, 6]], np.float32), equal_nan=True)
+    with pytest.raises(Error, match="column 3: .* is not a number"):
+        read(table, [tmp_path / "t.csv"])
+
+
+def test_columns_are_taken_by_their_names(table: ClientModel, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("2020,e, d,c,b,a\n6,5,4,3,2,1\n")
+    assert read(named(table), [tmp_path / "t.csv"]).x.tolist() == [[1, 2, 3, 4, 5, 6]]
+    (tmp_path / "t.csv").write_text("6,5,4,3,2,1\n")  # without names, in their order
+    assert read(named(table), [tmp_path / "t.csv"]).x.tolist() == [[6, 5, 4, 3, 2, 1]]
+    (tmp_path / "t.csv").write_text("f,e,d,c,b,a\n6,5,4,3,2,1\n")
+    with pytest.raises(Error, match="column '2020' is missing; this model takes a, b, c, d, e, 2020"):
+        read(named(table), [tmp_path / "t.csv"])
+    six = ClientModel(table.module, table.classes, table.shape, table.dtype, [0.0] * 6, [1.0] * 6, columns=list("abcdef"))
+    (tmp_path / "t.csv").write_text("a,b,c,d,e,f,label\n1,2,3,4,5,6,7\n")
+    with pytest.raises(Error, match="column 'label' is not one of the model's; this model takes a, b"):
+        read(six, [tmp_path / "t.csv"])
+
+
+def test_an_export_knows_the_columns_names_and_its_clients_own(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    rows = [f"{a},{b},{'none' if a < b else 'some'},{site}" for site in (10, 9) for a, b in draw.integers(0, 9, (40, 2))]
+    (tmp_path / "t.csv").write_text("\n".join(["age,pulse,label,client", *rows]))
+    run = pfedsim.train(pfedsim.federate(str(tmp_path / "t.csv")), "local", tmp_path / "run", rounds=1, epochs=1)
+    out = export(run, 1, tmp_path / "out")
+    assert pfedsim.load(out).columns == ("age", "pulse")
+
+
 def test_one_model_many_ways(done: Run, tmp_path: Path, digits: Federation) -> None:
     """The same answer from the run, from the export and from the folder's arrays."""
     out = export(done, 2, tmp_path / "out", federation=digits, samples=True)

@@ -36,7 +36,7 @@ def read(name: str, folder: str | Path | None = None, size: int | None = None, t
     if name.startswith("hf:"):
         from pfedsim.data.hf import load
 
-        return load(name.removeprefix("hf:"))
+        return load(name.removeprefix("hf:"), size)
     if name.lower().endswith(FILES):
         return own.Own(name).read(Path(name).stem, size, tell)
     return own.load(own.added(where)[name]).read(name, size, tell)

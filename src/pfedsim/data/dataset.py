@@ -59,6 +59,8 @@ class DataSet:
     client: np.ndarray | None = None
     domain: np.ndarray | None = None
     defaults: Defaults = field(default_factory=Defaults)
+    columns: tuple[str, ...] | None = None
+    """what the numbers of a table's row are called, in their order"""
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):

@@ -35,6 +35,7 @@ def read(
     else:
         words, y = np.unique(np.array(labels), return_inverse=True)
         classes = tuple(map(str, words))
+    named = None
     pictures = [c for c in taken if type(dataset.features[c]).__name__ == "Image"]
     if len(pictures) > 1 or (pictures and columns is not None and len(taken) > 1):
         raise Error(f"{name} has several columns for a sample ({', '.join(taken)}); name one of pictures with columns")
@@ -42,6 +43,8 @@ def read(
         x = _pixels(dataset[pictures[0]], size, name)
         mean, std = moments(x)
     else:
+        if size is not None:
+            raise Error(f"size = {size}: {name} holds no pictures to rescale")
         if not taken:
             raise Error(f"{name} has no column beside {label!r}")
         try:
@@ -49,14 +52,16 @@ def read(
         except (ValueError, TypeError) as error:
             raise Error(f"{name}: columns {', '.join(taken)} are not all numbers ({error}); name those to take with columns") from error
         x = x[:, 0] if len(taken) == 1 and x.ndim > 2 else x
+        named = tuple(taken) if x.ndim == 2 and x.shape[1] == len(taken) else None
         others = (0, *range(2, x.ndim))
         deviation = x.std(axis=others, dtype=np.float64)
         mean = tuple(x.mean(axis=others, dtype=np.float64).tolist())
         std = tuple(np.where(deviation > 0, deviation, 1.0).tolist())
-    return DataSet(name, x, y.astype(np.int64), classes, mean, std, owner, defaults=suiting(tuple(x.shape[1:]), len(y), owner))
+    defaults = suiting(tuple(x.shape[1:]), len(y), owner)
+    return DataSet(name, x, y.astype(np.int64), classes, mean, std, owner, defaults=defaults, columns=named)
 
 
-def load(spec: str) -> DataSet:
+def load(spec: str, size: int | None = None) -> DataSet:
     """`--data hf:FOLDER` (as `save_to_disk` writes it) or `--data hf:NAME` from the hub; all splits pooled, in their sorted order."""
     try:
         import datasets
@@ -68,7 +73,7 @@ def load(spec: str) -> DataSet:
         raise Error(f"hf:{spec} cannot be loaded: {' '.join(str(error).split())}") from error
     if isinstance(found, dict):
         found = datasets.concatenate_datasets([found[split] for split in sorted(found)])
-    return read(found, name=f"hf:{spec}")
+    return read(found, size=size, name=f"hf:{spec}")
 
 
 def _pixels(images: Any, size: int | None, name: str) -> np.ndarray:

@@ -13,7 +13,7 @@ from pfedsim.data.folders import alike
 from pfedsim.errors import Error, nearest
 
 MISSING = {"", "?", "na", "n/a", "nan", "null", "none"}
-Columns = dict[str, list[str]]  # each cell as text; a missing one is ""
+Columns = dict[str, list[str]]  # each cell as text
 
 
 def read(
@@ -54,7 +54,7 @@ def heart(folder: Path) -> DataSet:
             rows.append(row)
             who.append(hospital)
     names = ["age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak", "slope", "ca", "thal", "num"]
-    columns = {name: [_text(row[k]) for row in rows] for k, name in enumerate(names)}
+    columns = {name: [row[k].strip() for row in rows] for k, name in enumerate(names)}
     x = np.stack([_numbers(folder, name, columns[name]) for name in names], axis=1)
     if np.isnan(x[:, 13]).any():
         raise Error(f"{folder}: a row has no diagnosis")
@@ -88,7 +88,7 @@ def as_data(
     deviation = np.nanstd(x, axis=0)
     mean, std = np.nanmean(x, axis=0), np.where(deviation > 0, deviation, 1.0)  # a constant column stays as it is
     constants = tuple(map(float, mean)), tuple(map(float, std))
-    return DataSet(name, x.astype(np.float32), y, classes, *constants, client, defaults=defaults)
+    return DataSet(name, x.astype(np.float32), y, classes, *constants, client, defaults=defaults, columns=tuple(columns))
 
 
 def _csv(path: Path) -> Columns:
@@ -102,7 +102,7 @@ def _csv(path: Path) -> Columns:
     for number, row in enumerate(rows[1:], 1):
         if len(row) != len(heading):
             raise Error(f"{path}, row {number} has {len(row)} columns, the heading {len(heading)}")
-    return {name: [_text(row[k]) for row in rows[1:]] for k, name in enumerate(heading)}
+    return {name: [row[k].strip() for row in rows[1:]] for k, name in enumerate(heading)}
 
 
 def _rows(path: Path) -> list[list[str]]:
@@ -129,25 +129,28 @@ def _parquet(path: Path) -> Columns:
         raise Error(f"{path} is not a whole Parquet file: {' '.join(str(error).split())}") from error
     if not columns or not table.num_rows:
         raise Error(f"{path} holds no row")
-    return {name: ["" if cell is None else _text(repr(cell) if isinstance(cell, float) else str(cell)) for cell in cells]
+    return {name: ["" if cell is None or cell != cell else str(cell).strip() for cell in cells]
             for name, cells in columns.items()}  # fmt: skip
 
 
-def _text(cell: str) -> str:
+def number(cell: str) -> float:
+    """A cell's value, NaN where it is missing; ValueError where it is no number."""
     cell = cell.strip()
-    return "" if cell.lower() in MISSING else cell
+    return float("nan" if cell.lower() in MISSING else {"True": "1", "False": "0"}.get(cell, cell))
 
 
 def _numbers(path: Path, column: str, cells: Sequence[str]) -> np.ndarray:
     values = np.empty(len(cells))
     for k, cell in enumerate(cells):
         try:
-            values[k] = float({"True": "1", "False": "0"}.get(cell, cell) or "nan")
+            values[k] = number(cell)
         except ValueError:
             way_out = "make it numbers, or leave it out with `pfedsim data add --drop`"
             raise Error(f"{path}, row {k + 1}: column {column!r} holds {cell!r}, not a number; {way_out}") from None
-    if np.isinf(values).any():
-        raise Error(f"{path}, row {int(np.argmax(np.isinf(values))) + 1}: column {column!r} is infinite")
+    with np.errstate(over="ignore"):
+        infinite = np.isinf(values.astype(np.float32))  # as it will be stored
+    if infinite.any():
+        raise Error(f"{path}, row {int(infinite.argmax()) + 1}: column {column!r} is infinite, or too large for float32")
     return values
 
 

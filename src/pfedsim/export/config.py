@@ -21,12 +21,16 @@ class Input(BaseModel):
     std: list[Annotated[float, Field(gt=0)]]
     fill: list[float] | None = None
     """what stands for a missing value of each channel at this client; None: there must be none"""
+    columns: list[str] | None = None
+    """what the numbers of a table's row are called, in their order, where the data said it"""
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Self:
         channels = (self.shape or [0])[0]
         if {len(self.mean), len(self.std), channels if self.fill is None else len(self.fill)} != {channels}:
             raise ValueError("mean and std must hold one number for each channel of the shape, and fill where there is one")
+        if self.columns is not None and [len(self.columns)] != self.shape:
+            raise ValueError("columns must hold one name for each number of a sample")
         return self
 
 

@@ -35,7 +35,7 @@ def load(path: str | Path, trust: bool = False) -> ClientModel:
     about = config.input
     try:
         module = rebuild(network, about.shape, len(config.classes), tensors)
-        return ClientModel(module, config.classes, about.shape, about.dtype, about.mean, about.std, about.fill)
+        return ClientModel(module, config.classes, about.shape, about.dtype, about.mean, about.std, about.fill, about.columns)
     except Error as error:
         raise Error(f"{folder} cannot be rebuilt: {error}") from error
 

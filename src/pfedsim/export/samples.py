@@ -10,6 +10,7 @@ from typing import IO
 
 import numpy as np
 
+from pfedsim.data import tables
 from pfedsim.data.npz import arrays_in, samples_of
 from pfedsim.data.pictures import SUFFIXES, image_in, pixels_of, rescaled
 from pfedsim.errors import Error
@@ -63,8 +64,8 @@ def picture(model: ClientModel, file: Path | IO[bytes], resize: bool = False) ->
 
 
 def table(model: ClientModel, path: Path) -> Samples:
-    """A CSV file with a sample in each row, its numbers in the order of the data that the model was trained on; an empty cell is a
-    missing value, for a model that has learnt what stands for it."""
+    """A CSV file with a sample in each row, its numbers under the names that they had in the data that the model was trained on, or
+    without a heading in their order; a cell may be missing for a model that has learnt what stands for it."""
     if len(model.shape) != 1:
         raise Error(f"this model takes samples of shape {model.shape}, not rows of a table")
     try:
@@ -72,19 +73,35 @@ def table(model: ClientModel, path: Path) -> Samples:
             rows = [row for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise Error(f"{path} is not a CSV table: {error}") from error
-    head = rows.pop(0) if rows and not any(_is_number(cell) for cell in rows[0]) else None
+    head = [cell.strip() for cell in rows.pop(0)] if rows and _is_heading(model, rows[0]) else None
     if not rows:
         raise Error(f"{path} holds no row of numbers")
     (columns,) = model.shape
     first = 1 if head is None else 2
+    if head is not None and model.columns is not None:
+        odd = [name for name in model.columns if name not in head] or [name for name in head if name not in model.columns]
+        if odd:
+            what = "is missing" if odd[0] in model.columns else "is not one of the model's"
+            raise Error(f"{path}: column {odd[0]!r} {what}; this model takes {', '.join(model.columns)}")
     for number, row in enumerate([head, *rows] if head else rows, 1):
         if len(row) != columns:
             raise Error(f"{path}, row {number} has {len(row)} columns; this model takes {columns}")
     for number, row in enumerate(rows, first):
-        bad = next((k for k, cell in enumerate(row) if not _is_number(cell) and (cell or model.fill is None)), None)
+        bad = next((k for k, cell in enumerate(row) if not _is_number(cell) and not (model.fill is not None and _is_missing(cell))), None)
         if bad is not None:
             raise Error(f"{path}, row {number}, column {head[bad] if head else bad + 1}: {row[bad]!r} is not a number")
-    return Samples([str(k) for k in range(1, len(rows) + 1)], np.array([[cell or "nan" for cell in row] for row in rows], dtype=np.float32))
+    x = np.array([[tables.number(cell) for cell in row] for row in rows])
+    if head is not None and model.columns is not None:
+        x = x[:, [head.index(name) for name in model.columns]]
+    with np.errstate(over="ignore"):  # the model refuses what is infinite
+        return Samples([str(k) for k in range(1, len(rows) + 1)], x.astype(np.float32))
+
+
+def _is_heading(model: ClientModel, row: list[str]) -> bool:
+    names = [cell.strip() for cell in row]
+    if model.columns is not None and sorted(names) == sorted(model.columns):
+        return True
+    return not any(map(_is_number, names)) and not all(map(_is_missing, names))
 
 
 def npz(model: ClientModel, path: Path) -> Samples:
@@ -109,9 +126,13 @@ def _labels(model: ClientModel, path: Path, arrays: dict[str, np.ndarray]) -> li
     return [classes[k] for k in y.tolist()]
 
 
+def _is_missing(cell: str) -> bool:
+    return cell.strip().lower() in tables.MISSING
+
+
 def _is_number(cell: str) -> bool:
     try:
-        float(cell)
+        tables.number(cell)
     except ValueError:
         return False
-    return True
+    return not _is_missing(cell)

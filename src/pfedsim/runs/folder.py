@@ -323,6 +323,7 @@ class Writer:
         """Where every client's final model goes, in the order of clients. `fills`: what stands for each client's missing cells."""
         about: dict[str, Any] = {"model": config.model, "head": config.head, "shape": list(data.shape), "dtype": str(data.x.dtype)}
         about |= {"classes": list(data.classes), "mean": data.mean, "std": data.std, "clients": clients, "base": base[0]}
+        about |= {} if data.columns is None else {"columns": list(data.columns)}
         return Models(self, layout.named(base[1]), layout, {**about, **({"fill": fills} if fills else {})})
 
 

@@ -109,7 +109,7 @@ def test_a_wrong_setting_is_refused_without_torch() -> None:
 import sys
 from pfedsim import Error
 from pfedsim.runs.config import check
-for words in ({"lerning_rate": 1}, {"data": "nosuch"}, {"alpha": -1}, {"rounds": 0}, {"method": "nosuch"}, {"model": "nosuch"},
+for words in ({"lerning_rate": 1}, {"alpha": -1}, {"rounds": 0}, {"method": "nosuch"}, {"model": "nosuch"},
               {"partition": "nosuch"}, {"pfedsim": {"rho": 2}}):
     try:
         check(words)
@@ -117,6 +117,13 @@ for words in ({"lerning_rate": 1}, {"data": "nosuch"}, {"alpha": -1}, {"rounds":
         assert "\\n" not in str(error)
     else:
         raise AssertionError(words)
+from pfedsim.data import check_name
+try:
+    check_name("nosuch")
+except Error as error:
+    assert "there is no data set" in str(error)
+else:
+    raise AssertionError("nosuch")
 check({"method": "pfedsim:reference(rho=0.3)"})
 assert "torch" not in sys.modules
 """

@@ -140,3 +140,40 @@ def test_what_model_refuses() -> None:
     assert "did you mean 'lenet5'" in refused("model", "lenet")
     assert "--shape '3x32'" in refused("model", "lenet5", "--shape", "3x32")
     assert "at least 16 x 16" in refused("model", "lenet5", "--shape", "3,8,8")
+
+
+def test_a_file_that_is_not_ours_does_not_hide_the_others(photos: Path) -> None:
+    pfedsim("data", "add", "pets", str(photos), "--layout", "client/class")
+    folder = data.data_dir()
+    (folder / "foreign.toml").write_text("[tool]\n")
+    said = pfedsim("data", "list")
+    assert "unreadable" in said
+    assert "pets" in said
+    for line, says in (("path = 3", "path = 3 should be text"), ('path = "a"\nsize = true', "size = True should be a whole number"),
+                       ('path = "a"\ndrop = [1]', "drop = [1] should be a list of names")):  # fmt: skip
+        (folder / "foreign.toml").write_text(line)
+        assert says in refused("run", "--data", "foreign")
+
+
+def test_names_are_shown_as_they_are() -> None:
+    from pfedsim.cli.progress import screen
+    from pfedsim.report.predictions import Predictions
+
+    console = screen()
+    with console.capture() as shown:
+        console.print(Predictions(["[/a]:smile:.png"], ["[bold]"], [[1.0]]).table())
+    assert "[/a]:smile:.png" in shown.get()
+    assert "[bold]" in shown.get()
+
+
+def test_a_score_that_comes_after_its_round_was_told_is_told() -> None:
+    from pfedsim.cli.watch import lines
+    from pfedsim.runs.news import News
+
+    score = {"round": 1, "model": "served", "micro": 0.5, "mean": 0.5, "worst_tenth": 0.25}
+    records = [{"round": 1, "train_loss": 1.0}]
+    first, then = (News("", 2, records, scores, [], 0.0, 0.0, False) for scores in ([], [score]))
+    assert lines(first, 0, 0) == ["round 1 of 2: training loss 1.0000"]
+    (late,) = lines(then, 1, 0)
+    assert late.startswith("round 1 of 2: served 50.00% of all samples")
+    assert lines(then, 1, 1) == []

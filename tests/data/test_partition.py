@@ -339,3 +339,23 @@ def test_unseen_clients_are_put_last_and_nothing_else_changes(tmp_path: Path) ->
         hold_out(again, 0.2, 42)
     with pytest.raises(Error, match="leaves none of the 5 clients"):
         hold_out(whole, 0.95, 42)
+
+
+def test_clients_that_are_numbers_are_in_their_order() -> None:
+    owner = np.repeat(["10", "9", "100"], 4)
+    assert deal(np.arange(12) % 2, "given", clients=None, minimum=2, owner=owner).recipe["names"] == ["9", "10", "100"]
+    owner = np.repeat(["b", "9", "10"], 4)
+    assert deal(np.arange(12) % 2, "given", clients=None, minimum=2, owner=owner).recipe["names"] == ["10", "9", "b"]
+
+
+def test_clients_of_each_domain_are_for_domains() -> None:
+    with pytest.raises(Error, match="--clients-each 3 is for the partition 'domain', not 'iid'; give --clients"):
+        deal(np.arange(12) % 2, "iid", clients=None, clients_each=3)
+
+
+def test_quantity_has_an_alpha_of_its_own() -> None:
+    from pfedsim import federate
+
+    federation = federate("digits", partition="quantity")
+    assert federation.partition.recipe["alpha"] == 2
+    assert min(sizes(federation.partition)) >= 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ from PIL import Image
 
 import pfedsim
 from pfedsim import ClientModel, Error
+from pfedsim.data.dataset import DataSet
 from pfedsim.export.samples import picture, read
 from pfedsim.export.write import export, held
 from pfedsim.federation import Federation
+from pfedsim.report.run_page import run_page
 from pfedsim.runs.folder import Run
 
 
@@ -188,7 +191,7 @@ def test_cells_are_missing_as_they_were_in_training(table: ClientModel, tmp_path
     (tmp_path / "t.csv").write_text(f"1,True,{word},4,5,6\n")
     x = read(named(table, [0.0] * 6), [tmp_path / "t.csv"]).x
     assert np.array_equal(x, np.array([[1, 1, np.nan, 4, 5, 6]], np.float32), equal_nan=True)
-    with pytest.raises(Error, match="column 3: .* is not a number"):
+    with pytest.raises(Error, match=r"column 3: .* is not a number"):
         read(table, [tmp_path / "t.csv"])
 
 
@@ -213,6 +216,25 @@ def test_an_export_knows_the_columns_names_and_its_clients_own(tmp_path: Path) -
     run = pfedsim.train(pfedsim.federate(str(tmp_path / "t.csv")), "local", tmp_path / "run", rounds=1, epochs=1)
     out = export(run, 1, tmp_path / "out")
     assert pfedsim.load(out).columns == ("age", "pulse")
+    assert json.loads((out / "config.json").read_text())["run"]["name"] == "10"  # after 9
+    assert "the model of client 1 (10)" in (out / "README.md").read_text()
+    assert "<td>0</td><td>9</td>" in run_page(run)
+
+
+def test_a_set_of_any_name_may_be_given(tmp_path: Path) -> None:
+    mine = DataSet("my own: [1]", np.eye(20, 3, dtype=np.float32), np.arange(20) % 2, ("a", "b"), (0.0,) * 3, (1.0,) * 3)
+    federation = pfedsim.federate(mine, clients=2, partition="iid", minimum=2)
+    pfedsim.train(federation, "local", tmp_path / "run", model="mlp", rounds=1, epochs=1)
+    assert Run(tmp_path / "run").config.data == "my own: [1]"
+
+
+def test_an_export_into_the_working_directory_is_refused(done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Error, match=r"\. is the working directory"):
+        export(done, 0, Path())
+    (tmp_path / "mine").touch()
+    with pytest.raises(Error, match=r"\. exists already"):
+        export(done, 0, Path())
 
 
 def test_one_model_many_ways(done: Run, tmp_path: Path, digits: Federation) -> None:

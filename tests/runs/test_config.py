@@ -62,7 +62,6 @@ def test_the_join_ratio_suits_the_number_of_clients(clients: int, join: float) -
         ({"device": "tpu"}, "device = 'tpu'"),
         ({"score": {"every": -1}}, "score.every = -1"),
         ({"score": 3}, "score = 3"),
-        ({"data": "digit"}, "there is no data set 'digit'; did you mean 'digits'?"),
         ({"model": "lenet"}, "did you mean 'lenet5'?"),
         ({"partition": "dirichlett"}, "did you mean 'dirichlet'?"),
         ({"method": "fedavgg"}, "there is no method 'fedavgg'; did you mean 'fedavg'?"),

@@ -13,6 +13,7 @@ from pfedsim import federate, train
 from pfedsim.data.partition import hold_out
 from pfedsim.federation import Federation
 from pfedsim.methods import METHODS, parse
+from pfedsim.report.run_page import run_page
 from pfedsim.scoring import score
 from pfedsim.server import run_rounds
 
@@ -57,6 +58,10 @@ def test_a_run_reports_them_apart(tmp_path: Path) -> None:
         assert {row["client"] for row in csv.DictReader(file) if row["split"] == "unseen"} == {"8", "9"}
     trained = {i for m in run.metrics() if "clients" in m for i in m["clients"]}
     assert trained <= set(range(8))
+    shown = run_page(run)
+    for state, model in (("as served", "served"), ("after 1 local epoch", "finetuned")):
+        assert f"<th>2 unseen clients, {state}</th>" in shown
+        assert f"<td>{100 * run.summary['unseen'][model]['micro']:.2f}</td>" in shown
     mean = sum(run.client_values(split="unseen")) / 2
     assert run.summary["unseen"]["served"]["mean"] == pytest.approx(mean)
     again = train(federate("digits", unseen=0.2, **words), "fedavg", rounds=2, epochs=1, join=0.5, workers=1)

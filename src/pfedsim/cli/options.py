@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pfedsim.data import check_name
 from pfedsim.errors import Error
 from pfedsim.methods import literal
 from pfedsim.runs import config as configs
@@ -77,7 +78,9 @@ def _gathered(file: Path | None, settings: dict[str, Any], assignments: list[str
         if value is not None:
             values[name] = value
     assigned(values, assignments)
-    return configs.check(values)
+    config = configs.check(values)
+    check_name(config.data, config.data_dir)
+    return config
 
 
 def assigned(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:

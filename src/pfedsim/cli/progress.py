@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from pfedsim.runs.run import Watch
 
 
+def screen() -> Console:
+    """Standard output, where what people named is shown as it is: brackets and colons in it mean nothing."""
+    return Console(markup=False, emoji=False)
+
+
 @contextmanager
 def watching(console: Console, quiet: bool) -> Iterator[Watch]:
     """A watcher for `execute`, on this console."""

@@ -31,12 +31,12 @@ def follow(folder: Path, console: Console, pause: Callable[[float], None] = time
                     pause(PAUSE)
                 live.update(view(now))
         else:
-            shown = 0
+            shown = scored = 0
             while True:
                 now = news(folder)
-                for line in lines(now, shown):
+                for line in lines(now, shown, scored):
                     console.print(line, highlight=False, soft_wrap=True)
-                shown = now.round
+                shown, scored = now.round, max((s["round"] for s in now.scores if s["model"] == "served"), default=0)
                 if now.finished:
                     break
                 pause(PAUSE)
@@ -68,10 +68,11 @@ def view(now: News) -> RenderableType:
     return Group(Text(now.title, style="bold"), table, *events)
 
 
-def lines(now: News, shown: int) -> list[str]:
-    """The rounds after `shown`, a line each."""
+def lines(now: News, shown: int, scored: int) -> list[str]:
+    """The scores after round `scored` of rounds that were told before, then the rounds after `shown`, a line each."""
     scores = {s["round"]: s for s in now.scores if s["model"] == "served"}
-    return [
+    late = [f"round {r} of {now.rounds}: served {_score(score)}" for r, score in scores.items() if scored < r <= shown]
+    return late + [
         f"round {r['round']} of {now.rounds}: training loss {_number(r['train_loss'])}"
         + (f", served {_score(scores[r['round']])}" if r["round"] in scores else "")
         for r in now.records

@@ -10,6 +10,8 @@ import numpy as np
 
 from pfedsim.errors import Error
 
+QUANTITY_ALPHA = 2.0
+
 
 @dataclass(frozen=True)
 class Defaults:
@@ -22,6 +24,10 @@ class Defaults:
     join: float | None = 0.1
     rounds: int = 200
     model: str = "lenet5"
+
+    def alpha_of(self, partition: str) -> float:
+        """Sizes alone must not differ as much as labels may: with the labels' alpha most clients would have next to nothing."""
+        return QUANTITY_ALPHA if partition == "quantity" else self.alpha
 
 
 def suiting(shape: tuple[int, ...], samples: int, client: np.ndarray | None = None) -> Defaults:

@@ -13,6 +13,7 @@ from pfedsim.data.dataset import DataSet
 from pfedsim.errors import Error, nearest
 
 TABLES = (".csv", ".parquet")
+TYPES: dict[str, type] = {"size": int, "grey": bool, "skip_broken": bool, "drop": list}  # all else is text
 
 
 @dataclass(frozen=True)
@@ -93,4 +94,9 @@ def load(file: Path) -> Own:
     strange = sorted(set(content) - {f.name for f in fields(Own)})
     if strange or "path" not in content:
         raise Error(f"{file} is not written by `pfedsim data add`: {f'it has {strange[0]!r}' if strange else 'it has no path'}")
+    for key, value in content.items():
+        kind = TYPES.get(key, str)
+        if type(value) is not kind or (isinstance(value, list) and not all(isinstance(word, str) for word in value)):
+            words = {str: "text", int: "a whole number", bool: "true or false", list: "a list of names"}
+            raise Error(f"{file}: {key} = {value!r} should be {words[kind]}")
     return Own(**{**content, "drop": tuple(content.get("drop", ()))})

@@ -83,6 +83,21 @@ def load(path: Path, data: str, samples: int) -> Partition:
     return partition
 
 
+def names_in(path: Path) -> list[str] | None:
+    """What the clients of a partition's file are called; None where they have no names."""
+    try:
+        names = json.loads(path.read_text())["recipe"].get("names")
+        return None if names is None else [str(name) for name in names]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Error(f"{path} is not a whole partition file: {error}") from error
+
+
+def _in_order(names: list[Any]) -> list[Any]:
+    """Numbers by their size, also where they are written as text; words by the alphabet."""
+    whole = all(str(name).removeprefix("-").isdecimal() for name in names)
+    return sorted(names, key=(lambda name: (int(name), name)) if whole else None)
+
+
 def _positions(values: list[int]) -> np.ndarray:
     array = np.array(values, dtype=np.int64)
     if array.ndim != 1:
@@ -119,6 +134,8 @@ def make(
     domain: np.ndarray | None = None,
 ) -> Partition:
     """Deals the samples and splits each client's share, on one stream. `owner` and `domain`: each sample's, where the data say it."""
+    if clients_each is not None and kind != "domain":
+        raise Error(f"--clients-each {clients_each} is for the partition 'domain', not {kind!r}; give --clients")
     stream = np.random.RandomState(seed)
     recipe: dict[str, Any] = {"kind": kind, "minimum": minimum, "test": test, "seed": seed}
     if kind == "domain":
@@ -126,8 +143,9 @@ def make(
     elif kind == "given":
         if owner is None:
             raise Error("partition 'given' needs data that says whose each sample is (an array `client`)")
-        recipe["names"] = [str(who) for who in np.unique(owner)]
-        shares = [np.flatnonzero(owner == who) for who in np.unique(owner)]
+        everyone = _in_order(np.unique(owner).tolist())
+        recipe["names"] = list(map(str, everyone))
+        shares = [np.flatnonzero(owner == who) for who in everyone]
         if clients not in (None, len(shares)):
             raise Error(f"the data names {len(shares)} clients, {clients} were asked for")
         least = min(range(len(shares)), key=lambda i: len(shares[i]))

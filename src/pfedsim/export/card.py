@@ -10,7 +10,8 @@ FIGURES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "ma
 def card(config: ExportConfig) -> str:
     """README.md, with the front matter that model hubs read."""
     run, served, after = config.run, config.test.get("served", {}), config.test.get("finetuned", {})
-    title = f"{run['method']} on {run['data']}: the model of client {run['client']}"
+    who = f"client {run['client']}" + (f" ({run['name']})" if "name" in run else "")
+    title = f"{run['method']} on {run['data']}: the model of {who}"
     bytes_in = ", bytes 0 to 255" if config.input.dtype == "uint8" else ""
     lines = [
         "---",
@@ -19,7 +20,7 @@ def card(config: ExportConfig) -> str:
         "---",
         f"# {title}",
         "",
-        f"The personal model of client {run['client']}, one of {run['clients']}, after {run['rounds']} rounds of {run['method']} "
+        f"The personal model of {who}, one of {run['clients']}, after {run['rounds']} rounds of {run['method']} "
         f"(seed {run['seed']}). It was made for this client's data; on other data it may be no good.",
         "",
         "## How good",

@@ -14,6 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from pfedsim import __version__
+from pfedsim.data.partition import names_in
 from pfedsim.errors import Error
 from pfedsim.export.card import card
 from pfedsim.export.config import NETWORK, ONNX, PT2, TENSORS, ExportConfig, Input
@@ -40,15 +41,18 @@ def export(
     model = run.client(client)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Error(f"{out} exists already; an export is written to a folder of its own")
-    part = out.with_name(out.name + ".part")
+    whole = out.resolve()
+    if whole == Path.cwd():
+        raise Error(f"{out} is the working directory; an export is written to a folder of its own")
+    part = whole.with_name(whole.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     try:
         x = _write(run, client, model, part, federation, onnx, pt2, samples)
         if not load(part, trust=True).scores(x).equal(model.scores(x)):
             raise Error(f"client {client}'s model, rebuilt from its export, gives other scores; it is not exported")
-        shutil.rmtree(out, ignore_errors=True)
-        part.rename(out)
+        shutil.rmtree(whole, ignore_errors=True)
+        part.rename(whole)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return out
@@ -135,8 +139,10 @@ def _scores(run: Run, client: int) -> dict[str, Any]:
 
 def _origin(run: Run, client: int) -> dict[str, Any]:
     summary, digests = run.summary, run.config.digests
+    names = names_in(run.path / "partition.json")
     return {
         "client": client,
+        **({} if names is None else {"name": names[client]}),
         **{key: summary[key] for key in ("method", "data", "clients", "rounds", "seed")},
         "pfedsim": __version__,
         "config_digest": summary["config_digest"],

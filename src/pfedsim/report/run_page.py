@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pfedsim.data.partition import names_in
 from pfedsim.report import figures, page
 from pfedsim.report.tables import FIGURES, percent, size
 from pfedsim.runs.folder import Run, lines
@@ -56,6 +57,10 @@ def _what(run: Run) -> str:
         "training": f"{config.rounds} rounds of {config.epochs} epochs, batches of {config.batch}, learning rate {config.lr}",
     }
     columns = {AS_SERVED: run.summary["served"]} | ({after: run.summary["finetuned"]} if after else {})
+    unseen = run.summary.get("unseen", {})
+    for model, state in (("served", AS_SERVED), ("finetuned", after)):
+        if model in unseen:
+            columns[f"{unseen['clients']} unseen clients, {state}"] = unseen[model]
     rows = [(words, *(percent(values.get(figure)) for values in columns.values())) for figure, words in FIGURES.items()]
     return (
         page.facts(named) + page.paragraph("After the last round, on the clients' own test parts, in %:") + page.table(["", *columns], rows)
@@ -79,8 +84,11 @@ def _clients(run: Run) -> str:
     values = {AS_SERVED: run.client_values()} | ({after: run.client_values(model="finetuned")} if after else {})
     samples = run.client_values("samples")
     drawn = page.picture(lambda path, width: figures.clients(values, path, "Each client's accuracy", width), "accuracy by client")
-    rows = [(i, int(samples[i]), *(percent(v[i]) for v in values.values())) for i in range(len(samples))]
-    return drawn + page.folded("All clients as a table", page.table(["client", "test samples", *(f"{name}, %" for name in values)], rows))
+    names = names_in(run.path / "partition.json")
+    who = [(i,) if names is None else (i, names[i]) for i in range(len(samples))]
+    rows = [(*who[i], int(samples[i]), *(percent(v[i]) for v in values.values())) for i in range(len(samples))]
+    head = ["client", *([] if names is None else ["name"]), "test samples", *(f"{name}, %" for name in values)]
+    return drawn + page.folded("All clients as a table", page.table(head, rows))
 
 
 def _similarity(run: Run) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pfedsim import backends, data, models, track
+from pfedsim import backends, models, track
 from pfedsim.data import partition as partitions
 from pfedsim.data.dataset import Defaults
 from pfedsim.errors import Error, nearest
@@ -69,7 +69,7 @@ class Config(Training):
     partition: str | None = Field(
         None, description="dirichlet, dirichlet-plain, classes, shards, quantity, iid, domain, given, or a partition.json"
     )
-    alpha: float | None = Field(None, gt=0, description="concentration of the Dirichlet partition: small is uneven")
+    alpha: float | None = Field(None, gt=0, description="concentration of the Dirichlet partitions and of 'quantity': small is uneven")
     classes_each: int = Field(2, ge=1, description="classes of each client, for the partition 'classes'")
     shards_each: int | None = Field(None, ge=1, description="shards of each client, for the partition 'shards' (default: 2)")
     clients_each: int | None = Field(None, ge=1, description="clients of each domain, for the partition 'domain'")
@@ -109,7 +109,7 @@ class Config(Training):
                 "model": self.model or defaults.model,
                 "clients": clients,
                 "partition": self.partition or defaults.partition,
-                "alpha": self.alpha or defaults.alpha,
+                "alpha": self.alpha or defaults.alpha_of(self.partition or defaults.partition),
                 "minimum": self.minimum or defaults.minimum,
                 "rounds": rounds,
                 "join": self.join or (defaults.join if clients == defaults.clients else None) or small,
@@ -145,7 +145,8 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def check(values: Mapping[str, Any]) -> Config:
-    """A configuration from words and values; all that can be told without data is checked: names, ranges, the method itself."""
+    """A configuration from words and values; all that can be told without data is checked: names, ranges, the method itself. Whether
+    there is such a data set is told by whoever reads it: a set that is given as it is may have any name."""
     content = dict(values)
     if "options" in content:
         raise Error("there is no setting 'options'; a method's options stand in a table of its name, as in [pfedsim]")
@@ -158,7 +159,6 @@ def check(values: Mapping[str, Any]) -> Config:
         config = Config(**content)
     except ValidationError as error:
         raise Error(_sentence(error)) from None
-    data.check_name(config.data, config.data_dir)
     if config.partition is not None and config.partition not in partitions.KINDS and not config.partition.endswith(".json"):
         raise Error(f"there is no partition {config.partition!r}; {nearest(config.partition, partitions.KINDS)} (or name a .json file)")
     if config.backend not in backends.NAMES:

@@ -70,7 +70,7 @@ def federate(config: Config, dealt: Path | None = None, data: DataSet | None = N
             data.y,
             data.digest,
             clients=config.clients or (None if kind == "given" or config.clients_each else defaults.clients),
-            alpha=config.alpha or defaults.alpha,
+            alpha=config.alpha or defaults.alpha_of(kind),
             classes_each=config.classes_each,
             shards_each=config.shards_each or 2,
             clients_each=config.clients_each,

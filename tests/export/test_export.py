@@ -42,7 +42,7 @@ def test_what_an_export_holds(done: Run, digits: Federation, exported: Path) -> 
     assert config["network"] == "lenet5"
     assert config["arguments"] == {"shape": [1, 32, 32], "classes": 10}
     assert config["classes"] == list("0123456789")
-    assert config["input"] == {"shape": [1, 32, 32], "dtype": "uint8", "mean": [0.3053], "std": [0.3759], "fill": None}
+    assert config["input"] == {"shape": [1, 32, 32], "dtype": "uint8", "mean": [0.3053], "std": [0.3759], "fill": None, "columns": None}
     assert config["run"]["client"] == 3
     assert config["run"]["data_digest"] == digits.data.digest
     assert config["run"]["models_digest"] == done.summary["models_digest"]

@@ -186,7 +186,8 @@ class Run:
         except Error as error:
             raise Error(f"{self.path / 'models'}: {error}; pfedsim doctor {self.path} says what is damaged") from error
         fill = index.get("fill", {}).get(str(number))
-        return ClientModel(module, index["classes"], index["shape"], index["dtype"], index["mean"], index["std"], fill)
+        constants = index["classes"], index["shape"], index["dtype"], index["mean"], index["std"]
+        return ClientModel(module, *constants, fill, index.get("columns"))
 
     def to_pandas(self) -> pandas.DataFrame:
         """clients.csv as a DataFrame, a row per figure of a client; confusion matrices, which are no numbers, are left out."""

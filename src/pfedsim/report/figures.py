@@ -26,13 +26,14 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = "osD^vPX*"
 
 
-def _style(k: int) -> dict[str, Any]:
+def look(k: int) -> dict[str, Any]:
+    """Colour, marker and dash of the k-th line: told apart by colour-blind people and in grey print."""
     again = k // len(COLOURS)  # from the ninth on dashed, with hollow markers
-    filled = {"markerfacecolor": "none"} if again else {}
-    return {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)], "linestyle": ("-", "--", ":")[again % 3], **filled}
+    hollow = {"markerfacecolor": "none"} if again else {}
+    return {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)], "linestyle": ("-", "--", ":")[again % 3], **hollow}
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def saved(figure: Figure, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context({"svg.hashsalt": "pfedsim"}):  # equal figures are equal files
         figure.savefig(path, dpi=130, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
@@ -48,7 +49,7 @@ def curves(runs: Mapping[str, Sequence[Run]], path: Path, width: float = 7.5) ->
         lines = [_curve(run) for run in several]
         rounds = sorted(set.intersection(*(set(line) for line in lines)))
         values = 100 * np.array([[line[r] for r in rounds] for line in lines])
-        axes.plot(rounds, values.mean(0), label=name, markersize=4, linewidth=1.6, **_style(k))
+        axes.plot(rounds, values.mean(0), label=name, markersize=4, linewidth=1.6, **look(k))
         if len(values) > 1:
             axes.fill_between(rounds, values.min(0), values.max(0), color=COLOURS[k % len(COLOURS)], alpha=0.15, linewidth=0)
     axes.set(
@@ -58,7 +59,7 @@ def curves(runs: Mapping[str, Sequence[Run]], path: Path, width: float = 7.5) ->
     )
     axes.grid(alpha=0.3)
     _legend(axes, len(runs))
-    return _save(figure, path)
+    return saved(figure, path)
 
 
 def _curve(run: Run) -> dict[int, float]:
@@ -69,14 +70,14 @@ def over_rounds(lines: Mapping[str, Mapping[int, float]], path: Path, ylabel: st
     """Any figure of a run over its rounds, from zero up."""
     figure, axes = plt.subplots(figsize=(width, 3.2), layout="constrained")
     for k, (name, values) in enumerate(lines.items()):
-        axes.plot(list(values), list(values.values()), label=name, markersize=4, linewidth=1.6, **_style(k))
+        axes.plot(list(values), list(values.values()), label=name, markersize=4, linewidth=1.6, **look(k))
     axes.set(xlabel="round", ylabel=ylabel, title=title)
     axes.set_ylim(0, 1.08 * max((v for values in lines.values() for v in values.values()), default=1))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     if len(lines) > 1:
         _legend(axes, len(lines))
-    return _save(figure, path)
+    return saved(figure, path)
 
 
 def _legend(axes: Axes, entries: int) -> None:
@@ -92,7 +93,7 @@ def clients(values: Mapping[str, Sequence[float]], path: Path, title: str = "Eac
     order = np.argsort(values[names[0]], kind="stable")
     figure, axes = plt.subplots(figsize=(width or min(14, max(7.5, 0.12 * len(order) + 5)), 4.2), layout="constrained")
     for k, name in enumerate(names):
-        style = _style(k) | {"linestyle": "none"}
+        style = look(k) | {"linestyle": "none"}
         axes.plot(range(len(order)), 100 * np.asarray(values[name])[order], label=name, markersize=5, alpha=0.8, **style)
     if len(order) <= 5.4 * figure.get_figwidth():  # as many numbers as have room
         axes.set_xticks(range(len(order)), [str(i) for i in order], fontsize=8)
@@ -102,7 +103,7 @@ def clients(values: Mapping[str, Sequence[float]], path: Path, title: str = "Eac
     axes.set_ylim(-3, 103)
     axes.grid(alpha=0.3, axis="y")
     _legend(axes, len(names))
-    return _save(figure, path)
+    return saved(figure, path)
 
 
 def similarity(pairs: Pairs, path: Path, title: str, width: float = 6.2) -> Path:
@@ -121,7 +122,7 @@ def similarity(pairs: Pairs, path: Path, title: str, width: float = 6.2) -> Path
     axes.set_xticks(range(0, len(ids), step), [str(i) for i in ids[::step]], fontsize=8)
     axes.set_yticks(range(0, len(ids), step), [str(i) for i in ids[::step]], fontsize=8)
     axes.set(xlabel="client", ylabel="client", title=f"{title}\n(grey: never met, or itself)")
-    return _save(figure, path)
+    return saved(figure, path)
 
 
 def comparison_figures(comparison: Comparison, folder: Path) -> list[Path]:

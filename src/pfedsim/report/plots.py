@@ -14,7 +14,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
-from pfedsim.report.figures import COLOURS, MARKERS
+from pfedsim.report.figures import COLOURS, look, saved
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,21 +22,6 @@ if TYPE_CHECKING:
 
 Points = tuple[Sequence[float], Sequence[float]]
 NARROW = 5.0  # inches: below, panels stand under one another and legends under the picture
-
-
-def look(k: int) -> dict[str, Any]:
-    """Colour, marker and dash of the k-th line: told apart by colour-blind people and in grey print."""
-    again = k // len(COLOURS)
-    hollow = {"markerfacecolor": "none"} if again else {}
-    return {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)], "linestyle": ("-", "--", ":")[again % 3], **hollow}
-
-
-def saved(figure: Figure, path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context({"svg.hashsalt": "pfedsim"}):  # equal figures are equal files
-        figure.savefig(path, dpi=130, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(figure)
-    return path
 
 
 def panels(count: int, width: float, height: float, most: int = 2) -> tuple[Figure, list[Axes]]:

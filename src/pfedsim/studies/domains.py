@@ -109,7 +109,7 @@ def _sheet(data: str) -> list[Figure]:
         from matplotlib import pyplot as plt
 
         from pfedsim import data as datasets
-        from pfedsim.report.plots import saved
+        from pfedsim.report.figures import saved
 
         found: Any = datasets.read(data)
         names = np.unique(found.domain)

@@ -6,9 +6,11 @@ import pytest
 
 from pfedsim.methods import METHODS
 from pfedsim.studies.cells import Store
-from pfedsim.studies.claims import CHECKS, Evidence, stated
+from pfedsim.studies.claims import stated
+from pfedsim.studies.evidence import Evidence
 from pfedsim.studies.paper import paper, printed, wrong
 from pfedsim.studies.protocol import Choice
+from pfedsim.studies.verdicts import CHECKS
 
 
 def test_the_tables_are_whole() -> None:

@@ -15,6 +15,7 @@ from pfedsim.cli.options import assigned, listed, numbers
 from pfedsim.errors import Error, nearest
 
 if TYPE_CHECKING:
+    from pfedsim.report.document import Document
     from pfedsim.studies.runner import Plan
 
 NAMES = (
@@ -45,61 +46,68 @@ def reproduce(
     """Run a table, figure or claim of the paper and set it beside the paper's; finished runs are kept and count as done."""
     if not list_all and not markdown and name is not None and name not in NAMES:
         raise Error(f"there is no study {name!r}; {nearest(name, NAMES)}")
-    choice_words = listed(methods), listed(data), [_number(part) for part in listed(alpha)], numbers(seeds), assigned({}, settings or [])
-    from pfedsim.studies.studies import STUDIES
-
-    console = Console()
+    wanted = full, listed(methods), listed(data), [_number(part) for part in listed(alpha)], numbers(seeds), assigned({}, settings or [])
     if markdown:
         from pfedsim.studies.results import page
 
         print(page(results), end="")
         return
+    from pfedsim.studies.studies import STUDIES
+
+    console = Console(quiet=quiet)
     if list_all or name is None:
         table = Table("name", "what it shows", "in the paper")
         for study in STUDIES.values():
             table.add_row(study.name, study.shows, study.place)
-        console.print(table)
+        Console().print(table)
         return
-    from pfedsim.report.document import terminal, write
+    from pfedsim.report.document import write
     from pfedsim.studies.cells import Store
     from pfedsim.studies.protocol import Choice
     from pfedsim.studies.runner import carry_out, plan
 
-    study, store, choice = STUDIES[name], Store(results), Choice(full, *choice_words)
+    study, store, choice = STUDIES[name], Store(results), Choice(*wanted)
     jobs = 1 if study.alone else jobs or len(os.sched_getaffinity(0))
     now = plan(study.plan(choice), store)
-
-    def tell(line: str) -> None:
-        if not quiet:
-            console.print(line, highlight=False, soft_wrap=True)
-
-    for line in _listing(now) if dry_run else []:
-        tell(line)
-    tell(summary(now, jobs))
+    for line in [*(_listing(now) if dry_run else []), summary(now, jobs)]:
+        console.print(line, highlight=False, soft_wrap=True)
     if dry_run:
         return
     try:
-        failed = {} if only_report else carry_out(now.missing, store, jobs, tell)
+        failed = {} if only_report else carry_out(
+            now.missing, store, jobs, lambda line: console.print(line, highlight=False, soft_wrap=True)
+        )  # fmt: skip
     except KeyboardInterrupt:
         raise Interrupted("; the same command goes on where it was") from None
-    document = study.report(store, choice)
-    place = out or Path("reproduced") / name
+    document, place = study.report(store, choice), out or Path("reproduced") / name
     write(document, place)
+    _print(document, console)
     if quiet:
         print(place)
-    for part in [t for t in document.tables() if not (quiet or t.for_papers)]:
+    console.print(f"written to {place}: {document.name}.html, .md, .tex, .csv, .json, and figures/", highlight=False, soft_wrap=True)
+    _say_failed(failed)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _print(document: Document, console: Console) -> None:
+    """The report's tables."""
+    from pfedsim.report.document import terminal
+
+    for part in [t for t in document.tables() if not t.for_papers]:
         console.print(part.title, highlight=False, markup=False)
         for shown in terminal(part):
             console.print(shown)
         for note in part.notes:
             console.print(note, highlight=False, markup=False)
-    tell(f"written to {place}: {document.name}.html, .md, .tex, .csv, .json, and figures/")
+
+
+def _say_failed(failed: dict[str, str]) -> None:
+    """What could not be run, a line for each reason."""
     for why in dict.fromkeys(failed.values()):
         cells = [cell for cell, reason in failed.items() if reason == why]
         which = cells[0] if len(cells) == 1 else f"{cells[0]} and {len(cells) - 1} more"
-        console.print(f"not run: {which}: {why}", highlight=False, soft_wrap=True, markup=False)
-    if failed:
-        raise typer.Exit(1)
+        Console().print(f"not run: {which}: {why}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _number(text: str) -> float:

@@ -1,0 +1,334 @@
+"""A function for each claim of the paper: does it hold by the evidence, and by which figures?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import mean
+
+from pfedsim.methods import METHODS
+from pfedsim.studies import cka, heterogeneity, metrics, overhead, privacy, questions, similarity
+from pfedsim.studies import datasets as tables
+from pfedsim.studies.evidence import Case, Evidence
+from pfedsim.studies.grid import MICRO, TUNED, Path, dealt, runs, set_name, title
+from pfedsim.studies.likeness import MEASURES, SUBSETS
+from pfedsim.studies.paper import paper
+from pfedsim.studies.protocol import SEEDS, alphas
+
+TRADITIONAL = ("fedavg", "fedprox", "feddyn", "fedgen")
+PERSONALISED = tuple(m for m in METHODS if m not in TRADITIONAL and m != "local")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """None: not measured."""
+
+    holds: bool | None
+    figures: str = ""
+
+    @property
+    def word(self) -> str:
+        return {True: "holds", False: "does not", None: "not measured"}[self.holds]
+
+
+def _where(data: str, alpha: float) -> str:
+    return f"{set_name(data)} {dealt(alpha)}"
+
+
+def _lead(case: Case) -> tuple[float, str]:
+    """pFedSim above the best other method, and which that is."""
+    best = max((m for m in case if m != "pfedsim"), key=lambda m: case[m])
+    return case["pfedsim"] - case[best], best
+
+
+def _all(checks: list[tuple[bool, str]]) -> Verdict:
+    """Holds where every case does; the figures of all, those that fail marked."""
+    if not checks:
+        return Verdict(None)
+    return Verdict(all(ok for ok, _ in checks), "; ".join(text if ok else f"NOT {text}" for ok, text in checks))
+
+
+def best_in_all_cases(e: Evidence, path: Path = MICRO) -> Verdict:
+    checks = []
+    for data, alpha, case in e.cases(path):
+        lead, best = _lead(case)
+        of = "" if len(case) == len(METHODS) else f" of {len(case)} methods"
+        checks.append((round(lead, 2) > 0, f"{_where(data, alpha)}: {lead:+.2f} against {title(best)}{of}"))
+    return _all(checks)
+
+
+def best_in_all_cases_tuned(e: Evidence) -> Verdict:
+    return best_in_all_cases(e, TUNED)
+
+
+def average_gain(e: Evidence) -> Verdict:
+    leads = [_lead(case)[0] for _, _, case in e.cases() if len(case) == len(METHODS)]
+    return Verdict(abs(mean(leads) - 2.96) <= 1, f"{mean(leads):+.2f} over {len(leads)} cases") if leads else Verdict(None)
+
+
+def personalised_better_at_small_alpha(e: Evidence) -> Verdict:
+    checks = []
+    for data, alpha, case in e.cases():
+        own, common = ([(case[m], m) for m in group if m in case] for group in (PERSONALISED, TRADITIONAL))
+        if alpha == 0.1 and own and common:
+            low, high = min(own), max(common)
+            checks.append(
+                (
+                    low[0] > high[0],
+                    f"{set_name(data)}: lowest personalised {title(low[1])} {low[0]:.2f}, highest common {title(high[1])} {high[0]:.2f}",
+                )
+            )
+    return _all(checks)
+
+
+def gain_larger_at_small_alpha(e: Evidence) -> Verdict:
+    leads: dict[str, dict[float, float]] = {}
+    for data, alpha, case in e.cases():
+        if len(case) == len(METHODS):
+            leads.setdefault(data, {})[alpha] = _lead(case)[0]
+    return _all([(by[0.1] > by[0.5], f"{set_name(d)}: {by[0.1]:+.2f} and {by[0.5]:+.2f}") for d, by in leads.items() if len(by) == 2])
+
+
+def fedavg_deteriorates(e: Evidence) -> Verdict:
+    by: dict[str, dict[float, float]] = {}
+    for data, alpha, case in e.cases():
+        if "fedavg" in case:
+            by.setdefault(data, {})[alpha] = case["fedavg"]
+    return _all([(v[0.5] - v[0.1] >= 5, f"{set_name(d)}: {v[0.1]:.2f} and {v[0.5]:.2f}") for d, v in by.items() if len(v) == 2])
+
+
+def better_than_fedap(e: Evidence) -> Verdict:
+    found = [(d, a, case["pfedsim"] - case["fedap"]) for d, a, case in e.cases() if "fedap" in case]
+    return _all([(gap > 0, f"{_where(d, a)}: {gap:+.2f}") for d, a, gap in found])
+
+
+def tiny_imagenet(e: Evidence) -> Verdict:
+    leads = [_lead(case)[0] for data, _, case in e.cases() if data == "tiny-imagenet"]
+    return Verdict(max(leads) > 5, f"largest lead {max(leads):+.2f}") if leads else Verdict(None)
+
+
+def rho_one_worst(e: Evidence) -> Verdict:
+    found = [(d, a, by) for d, a, by in e.rhos() if 1.0 in by]
+    return _all(
+        [
+            (by[1.0] == min(by.values()), f"{_where(d, a)}: {by[1.0]:.2f}, next lowest {min(v for r, v in by.items() if r < 1):.2f}")
+            for d, a, by in found
+        ]
+    )
+
+
+def rho_zero_worse(e: Evidence) -> Verdict:
+    checks = []
+    for d, a, by in e.rhos():
+        inner = {r: v for r, v in by.items() if 0 < r < 1}
+        if 0.0 in by and inner:
+            low = min(inner, key=lambda r: inner[r])
+            checks.append((by[0.0] < inner[low], f"{_where(d, a)}: {by[0.0]:.2f}, lowest between {inner[low]:.2f} at {low:g}"))
+    return _all(checks)
+
+
+def rho_oversized(e: Evidence) -> Verdict:
+    found = [(d, a, by) for d, a, by in e.rhos() if {0.7, 0.9} <= by.keys()]
+    return _all([(by[0.9] < by[0.7], f"{_where(d, a)}: {by[0.9] - by[0.7]:+.2f}") for d, a, by in found])
+
+
+def rho_flat(e: Evidence) -> Verdict:
+    found = [(d, a, max(by.values()) - min(by[r] for r in (0.3, 0.5, 0.7))) for d, a, by in e.rhos() if {0.3, 0.5, 0.7} <= by.keys()]
+    return _all([(below <= 2, f"{_where(d, a)}: at most {below:.2f} below the highest") for d, a, below in found])
+
+
+def rho_small_models(e: Evidence) -> Verdict:
+    checks = []
+    for d, a, by in e.rhos():
+        if d != "tiny-imagenet" and len(by) >= 5:
+            best = max(by, key=lambda r: by[r])
+            checks.append((best >= 0.5, f"{_where(d, a)}: best at {best:g}"))
+    return _all(checks)
+
+
+def _costs(e: Evidence) -> dict[str, dict[str, dict[str, float]]]:
+    """Set -> method -> seconds per sample and bytes received."""
+    if e.whose == "paper":
+        theirs = paper()["overhead"]
+        return {d: {m: {"xi": v[k][0]} for m, v in theirs["cells"].items()} for k, d in enumerate(theirs["data"])}
+    found = {}
+    for cell in overhead.plan(e.choice):
+        if record := e.store.find(cell):
+            methods = record.found["methods"]
+            found[str(cell.words["data"])] = {
+                m: {"xi": mean(f["xi"]), "down": f["bytes_down"], "server": f["server_bytes"]} for m, f in methods.items()
+            }
+            found[str(cell.words["data"])]["all"] = {"models": record.found["model_bytes"] * record.found["clients"]}
+    return found
+
+
+def overhead_as_fedavg(e: Evidence) -> Verdict:
+    ratios = [(d, by["pfedsim"]["xi"] / by["fedavg"]["xi"]) for d, by in _costs(e).items() if {"pfedsim", "fedavg"} <= by.keys()]
+    return _all([(abs(r - 1) <= 0.05, f"{set_name(d)}: {r:.3f} times FedAvg") for d, r in ratios])
+
+
+def others_slower(e: Evidence) -> Verdict:
+    found = [
+        (d, m, by[m]["xi"] / by["fedavg"]["xi"]) for d, by in _costs(e).items() for m in ("fedfomo", "fedgen") if {m, "fedavg"} <= by.keys()
+    ]
+    return _all([(r > 1.05, f"{set_name(d)}, {title(m)}: {r:.2f} times FedAvg") for d, m, r in found])
+
+
+def others_send_more(e: Evidence) -> Verdict:
+    checks = []
+    for d, by in _costs(e).items():
+        if all("down" in by.get(m, {}) for m in ("fedavg", "fedfomo", "fedgen", "pfedsim")):
+            times = {m: by[m]["down"] / by["fedavg"]["down"] for m in ("fedfomo", "fedgen", "pfedsim")}
+            ok = times["fedfomo"] > 1 and times["fedgen"] > 1 and times["pfedsim"] == 1
+            checks.append((ok, f"{set_name(d)}: received, times FedAvg: " + ", ".join(f"{title(m)} {t:.2f}" for m, t in times.items())))
+    return _all(checks)
+
+
+def server_stores_all(e: Evidence) -> Verdict:
+    checks = []
+    for d, by in _costs(e).items():
+        if "all" in by and {"pfedsim", "fedavg"} <= by.keys():
+            share, times = by["pfedsim"]["server"] / by["all"]["models"], by["pfedsim"]["server"] / by["fedavg"]["server"]
+            checks.append(
+                (
+                    share >= 0.1 and times > 2,
+                    f"{set_name(d)}, 20 rounds: {100 * share:.0f}% of all clients' models, {times:.0f} times FedAvg's",
+                )
+            )
+    return _all(checks)
+
+
+def classifier_tells_apart(e: Evidence) -> Verdict:
+    checks = []
+    for cell in cka.plan(e.choice) if e.whose == "ours" else []:
+        if dict(cell.extra)["trained"] == "rounds" and (record := e.store.find(cell)):
+            values = list(cka.between(record).values())
+            ok = values[0] == max(values) and values[-1] == min(values) and values[0] > values[-2] > values[-1]
+            checks.append((ok, ", ".join(f"layer {k} {v:.3f}" for k, v in enumerate(values))))
+    return _all(checks)
+
+
+def _four(e: Evidence) -> list[dict[str, list[list[float]]]]:
+    plan = similarity.plan(e.choice) if e.whose == "ours" else []
+    return [dict(r.found) for c in plan if dict(c.extra)["trained"] == "rounds" and (r := e.store.find(c))]
+
+
+def order_of_similarities(e: Evidence) -> Verdict:
+    found = [[f["CS"][a][b] for a, b in similarity.PAIRS] for f in _four(e)]
+    found += [paper()["metrics"]["CS"]] if e.whose == "paper" else []
+    return _all([(v == sorted(v, reverse=True) and len(set(v)) == 4, " > ".join(f"{x:.2f}" for x in v)) for v in found])
+
+
+def boundaries(e: Evidence) -> Verdict:
+    checks = []
+    names = list(SUBSETS)
+    for f in _four(e):
+        for a, b in combinations(range(4), 2):
+            alike: list[float] = []
+            single: list[float] = []
+            for c, cosine in enumerate(f["cosines"][f"{a}{b}"]):  # type: ignore[call-overload]
+                (alike if (c in SUBSETS[names[a]]) == (c in SUBSETS[names[b]]) else single).append(cosine)
+            if alike and single:
+                checks.append(
+                    (min(alike) > max(single), f"{similarity.name(a, b)}: {min(alike):.2f} or more against {max(single):.2f} or less")
+                )
+    return _all(checks)
+
+
+def cs_best_measure(e: Evidence) -> Verdict:
+    checks = []
+    for cell in metrics.plan(e.choice) if e.whose == "ours" else []:
+        if dict(cell.extra)["trained"] == "rounds" and (record := e.store.find(cell)):
+            values = {m: record.found["correlation"][m]["pearson"] for m in MEASURES}
+            where = "four subsets" if dict(cell.extra)["clients"] == "four" else "all pairs"
+            ok = values["CS"] is not None and all(v is None or v <= values["CS"] for v in values.values())
+            checks.append((ok, f"{where}: " + ", ".join(f"{m} {v:.2f}" for m, v in values.items() if v is not None)))
+    return _all(checks)
+
+
+def phi_between_zero_and_one(e: Evidence) -> Verdict:
+    if e.whose == "paper":
+        return Verdict(None)
+    chosen = e.choice.of(seeds=SEEDS)
+    found = [
+        (a, r.found["similarity"]["largest"])
+        for d in chosen.data
+        for a in alphas(d, chosen)
+        for r in runs(e.store, chosen, d, "pfedsim", a).by_seed.values()
+        if "similarity" in r.found
+    ]
+    top = {a: max(v for b, v in found if b == a) for a, _ in found}
+    return _all([(v <= 1, f"{dealt(a)}: largest {v:.2f}") for a, v in top.items()])
+
+
+def similarity_matters(e: Evidence) -> Verdict:
+    checks = []
+    chosen = e.choice.of(methods=questions.FORMS, seeds=SEEDS)
+    for data in chosen.data if e.whose == "ours" else []:
+        for alpha in chosen.alphas:
+            by = {m: runs(e.store, chosen, data, m, alpha) for m in questions.FORMS}
+            for other in ("pfedsim:uniform", questions.CONTROL):
+                gap = heterogeneity.gain({"pfedsim": by["pfedsim"], other: by[other]}, other, TUNED)
+                if gap is not None:
+                    checks.append((gap > 0.5, f"{_where(data, alpha)}: {gap:+.2f} against {title(other)}"))
+    return _all(checks)
+
+
+def traditional_better_under_feature_shift(e: Evidence) -> Verdict:
+    checks = []
+    for data, case in e.by_domain():
+        common, own = ([case[m] for m in group if m in case and m != "pfedsim"] for group in (TRADITIONAL, PERSONALISED))
+        if common and own:
+            checks.append((mean(common) > mean(own), f"{set_name(data)}: {mean(common):.2f} against {mean(own):.2f}"))
+    return _all(checks)
+
+
+def best_under_feature_shift(e: Evidence) -> Verdict:
+    found = [(data, *_lead(case)) for data, case in e.by_domain()]
+    return _all([(round(lead, 2) > 0, f"{set_name(d)}: {lead:+.2f} against {title(best)}") for d, lead, best in found])
+
+
+def gain_shrinks(e: Evidence) -> Verdict:
+    checks = []
+    chosen = heterogeneity.defaults(e.choice)
+    for data in chosen.data if e.whose == "ours" else []:
+        by = {a: {m: runs(e.store, chosen, data, m, a) for m in ("pfedsim", "fedavg")} for a in (0.1, 10.0)}
+        gains = {a: heterogeneity.gain(found, "fedavg", MICRO) for a, found in by.items()}
+        if gains[0.1] is not None and gains[10.0] is not None:
+            checks.append((gains[10.0] < gains[0.1], f"{set_name(data)}: {gains[0.1]:+.2f} at 0.1, {gains[10.0]:+.2f} at 10"))
+    return _all(checks)
+
+
+def low_privacy_risk(e: Evidence) -> Verdict:
+    checks = []
+    for cell in privacy.plan(e.choice) if e.whose == "ours" else []:
+        if cell.words["method"] == "pfedsim" and (record := e.store.find(cell)):
+            told = {way: got["auroc"] for way, got in record.found.items() if isinstance(got, dict) and got["auroc"] is not None}
+            if told:
+                checks.append((max(told.values()) < 0.7, ", ".join(f"{way}: AUROC {v:.3f}" for way, v in told.items())))
+    return _all(checks)
+
+
+def data_statistics(e: Evidence) -> Verdict:
+    checks = []
+    for data, counts in tables.COUNTS.items() if e.whose == "ours" else []:
+        samples, classes, average, *spreads = paper()["datasets"]["cells"][data]
+        mine = [tables.sizes(data, alpha) for alpha in (0.1, 0.5)]
+        ours = [sum(counts), len(counts), int(mine[0].mean()), *(int(m.std()) for m in mine)]
+        checks.append(
+            (ours == [samples, classes, average, *spreads], f"{set_name(data)}: {sum(counts):,} samples, {ours[2]} ({ours[3]}, {ours[4]})")
+        )
+    return _all(checks)
+
+
+CHECKS: dict[str, Callable[[Evidence], Verdict]] = {
+    check.__name__: check
+    for check in (
+        best_in_all_cases, best_in_all_cases_tuned, average_gain, personalised_better_at_small_alpha, gain_larger_at_small_alpha,
+        fedavg_deteriorates, better_than_fedap, tiny_imagenet, rho_one_worst, rho_zero_worse, rho_oversized, rho_flat, rho_small_models,
+        overhead_as_fedavg, others_slower, others_send_more, server_stores_all, classifier_tells_apart, order_of_similarities, boundaries,
+        cs_best_measure, phi_between_zero_and_one, similarity_matters, traditional_better_under_feature_shift, best_under_feature_shift,
+        gain_shrinks, low_privacy_risk, data_statistics,
+    )
+}  # fmt: skip

@@ -20,6 +20,7 @@ BEST, SECOND = "best", "second"
 MARKDOWN = {BEST: "**{}**", SECOND: "<u>{}</u>", "": "{}"}
 HTML = {BEST: "<b>{}</b>", SECOND: "<u>{}</u>", "": "{}"}
 LATEX = {BEST: r"\textbf{{{}}}", SECOND: r"\underline{{{}}}", "": "{}"}
+SENTENCE = 30  # characters: a column with longer cells holds words, which are left and wrapped
 DAGGERS = ("†", "‡", "§", "¶")
 TEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "†": r"\dag{}", "‡": r"\ddag{}", "§": r"\S{}", "¶": r"\P{}", "−": "$-$"}
 
@@ -204,9 +205,12 @@ def _html_table(table: Table) -> str:
     rows = []
     if table.groups:
         rows.append("<tr><th></th>" + "".join(f'<th colspan="{n}">{escape(words)}</th>' for words, n in table.groups) + "</tr>")
-    style = ' style="text-align: left; white-space: normal; min-width: 5rem"' if table.prose else ""
-    rows.append("<tr>" + "".join(f"<th{style}>{escape(h)}</th>" for h in table.head) + "</tr>")
-    rows += ["<tr>" + "".join(f"<td{style}>{HTML[c.mark].format(escape(c.text))}</td>" for c in row) + "</tr>" for row in table.rows]
+    long = [any(len(row[k].text) > SENTENCE for row in table.rows) for k in range(len(table.head))]
+    kinds = [' class="words"' if table.prose else ' class="long"' if words else "" for words in long]
+    rows.append("<tr>" + "".join(f"<th{kind}>{escape(h)}</th>" for kind, h in zip(kinds, table.head, strict=True)) + "</tr>")
+    for row in table.rows:
+        shown = [f"<td{kind}>{HTML[c.mark].format(escape(c.text))}</td>" for kind, c in zip(kinds, row, strict=True)]
+        rows.append("<tr>" + "".join(shown) + "</tr>")
     notes = "".join(map(_html_words, table.notes))
     return f'<p><b>{escape(table.title)}</b></p><div class="scroll"><table>{"".join(rows)}</table></div>{notes}'
 

@@ -23,7 +23,10 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .9rem .2rem 0; text-align: right; vertical-align: top; border-bottom: 1px solid #e3e3e3; }
 th { border-bottom-color: #888; }
 th:first-child, td:first-child { text-align: left; }
-td + td { white-space: nowrap; }
+th[colspan] { text-align: center; }
+td { white-space: nowrap; }
+td.words, th.words { min-width: 5rem; text-align: left; white-space: normal; }
+td.long, th.long { min-width: 14rem; text-align: left; white-space: normal; }
 table.facts td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 table.facts td:first-child { overflow-wrap: normal; color: #555; }
 pre { padding: .8rem; overflow-x: auto; background: #f4f4f4; font-size: .85rem; }

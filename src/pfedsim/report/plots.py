@@ -36,9 +36,15 @@ def panels(count: int, width: float, height: float, most: int = 2) -> tuple[Figu
 
 
 def lines(
-    curves: Mapping[str, Mapping[str, Sequence[Points]]], path: Path, width: float, xlabel: str, ylabel: str, log: bool = False
+    curves: Mapping[str, Mapping[str, Sequence[Points]]],
+    path: Path,
+    width: float,
+    xlabel: str,
+    ylabel: str,
+    log: bool = False,
+    limits: Mapping[str, tuple[float, float]] | None = None,
 ) -> Path:
-    """A panel for each name; in it a line for each name: the mean over several, their range shaded."""
+    """A panel for each name; in it a line for each name: the mean over several, their range shaded. `limits`: of a panel's values."""
     figure, axes = panels(len(curves), width, 3.6)
     names = list(dict.fromkeys(name for panel in curves.values() for name in panel))
     for ax, (title, panel) in zip(axes, curves.items(), strict=True):
@@ -57,6 +63,8 @@ def lines(
             ax.xaxis.set_minor_formatter(NullFormatter())
         elif all(float(c).is_integer() for several in panel.values() for x, _ in several for c in x):
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if limits and title in limits:
+            ax.set_ylim(limits[title])
         ax.grid(alpha=0.3)
     _legend(figure, axes, width, len(names))
     return saved(figure, path)

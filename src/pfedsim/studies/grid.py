@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
 
-from pfedsim import data as datasets
 from pfedsim.methods import METHODS, label, parse
 from pfedsim.report.document import Cell
 from pfedsim.studies import paper
 from pfedsim.studies.cells import Record, Store
-from pfedsim.studies.protocol import Choice, cell
+from pfedsim.studies.protocol import Choice, alphas, cell
 
 Path = tuple[str, ...]
 MICRO: Path = ("served", "micro")
@@ -29,27 +28,29 @@ class Runs:
 
     by_seed: Mapping[int, Record]
 
-    def figures(self, path: Path = MICRO) -> list[float]:
-        """In %, seed by seed."""
-        values = []
-        for record in self.by_seed.values():
+    def figures(self, path: Path = MICRO) -> dict[int, float]:
+        """In %, by seed."""
+        values = {}
+        for seed, record in self.by_seed.items():
             value: Any = record.found
             for key in path:
                 value = (value or {}).get(key)
             if value is not None:
-                values.append(100 * value)
+                values[seed] = 100 * value
         return values
 
     def mean(self, path: Path = MICRO) -> float | None:
-        values = self.figures(path)
+        values = self.figures(path).values()
         return mean(values) if values else None
 
     def text(self, path: Path = MICRO) -> str:
-        """mean (std, ddof 1) in %; one seed has no spread."""
-        values = self.figures(path)
-        if not values:
-            return "-"
-        return f"{mean(values):.2f}" + (f" ({stdev(values):.2f})" if len(values) > 1 else "")
+        """mean (std, ddof 1) in %."""
+        return spread(list(self.figures(path).values()))
+
+    def minus(self, other: Runs, path: Path = MICRO) -> list[float]:
+        """Points above another's, seed by seed, of the seeds that both have."""
+        mine, theirs = self.figures(path), other.figures(path)
+        return [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
 
     def number(self, name: str) -> float | None:
         """A plain number of the record, averaged over the seeds."""
@@ -68,10 +69,15 @@ class Runs:
         return [(c["round"], [100 * m for m in c["micro"]]) for c in found]
 
 
+def spread(values: Sequence[float], sign: str = "") -> str:
+    """mean (std, ddof 1); one value has no spread."""
+    if not values:
+        return "-"
+    return f"{mean(values) + 0.0:{sign}.2f}" + (f" ({stdev(values):.2f})" if len(values) > 1 else "")
+
+
 def runs(store: Store, choice: Choice, data: str, method: str, alpha: float | None, **more: Any) -> Runs:
-    """What is there of the seeds and settings chosen; nothing of a set that this version cannot read."""
-    if data not in datasets.NAMES:
-        return Runs({})
+    """What is there of the seeds and settings chosen."""
     found = {seed: store.find(cell(data, method, alpha, seed, choice.settings, full=choice.full, **more)) for seed in choice.seeds}
     return Runs({seed: record for seed, record in found.items() if record is not None})
 
@@ -79,6 +85,21 @@ def runs(store: Store, choice: Choice, data: str, method: str, alpha: float | No
 def table_of(store: Store, choice: Choice, data: str, alpha: float | None) -> dict[str, Runs]:
     """Method -> its runs."""
     return {method: runs(store, choice, data, method, alpha) for method in choice.methods}
+
+
+def by_alpha(store: Store, choice: Choice, data: str) -> dict[float | None, dict[str, Runs]]:
+    """Partition -> method -> its runs, of the partitions of which anything is there."""
+    found = {alpha: table_of(store, choice, data, alpha) for alpha in alphas(data, choice)}
+    return {alpha: by for alpha, by in found.items() if any(r.by_seed for r in by.values())}
+
+
+def scale(record: Record) -> str:
+    """How large a run was, in a sentence."""
+    words, sizes = record.cell.words, record.found["clients"]["samples"]
+    return (
+        f"{sum(sizes):,} samples on {len(sizes)} clients, {words['join']:.0%} of them in each of {words['rounds']} rounds, "
+        f"{words['epochs']} local epochs, batch {words['batch']}, {words['model']}."
+    )
 
 
 def title(method: str) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import mean
 
 from pfedsim.report.document import Document, Figure, Section, Table, cells, ranked
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Store
-from pfedsim.studies.grid import MICRO, TUNED, Runs, dealt, points, set_name, table_of, title
+from pfedsim.studies.grid import MICRO, TUNED, Runs, by_alpha, dealt, points, set_name, title
 from pfedsim.studies.protocol import Choice, grid
 
 METHODS = ("local", "fedavg", "fedper", "pfedsim")
 ALPHAS = (0.1, 0.5, 1.0, 10.0)
-Found = dict[float, dict[str, Runs]]
+Found = dict[float | None, dict[str, Runs]]
 
 
 def defaults(choice: Choice) -> Choice:
@@ -27,9 +28,7 @@ def report(store: Store, choice: Choice) -> Document:
     choice = defaults(choice)
     sections = []
     for data in choice.data:
-        found = {alpha: table_of(store, choice, data, alpha) for alpha in choice.alphas}
-        found = {alpha: by for alpha, by in found.items() if any(r.by_seed for r in by.values())}
-        if found:
+        if found := by_alpha(store, choice, data):
             sections.append(
                 Section(set_name(data), [_table(data, found, MICRO), _table(data, found, TUNED), _gains(data, found), _figure(data, found)])
             )
@@ -55,9 +54,8 @@ def gain(by: dict[str, Runs], over: str, path: tuple[str, ...]) -> float | None:
     """Points of pFedSim above another method, over the seeds that both have."""
     if "pfedsim" not in by or over not in by:
         return None
-    both = by["pfedsim"].by_seed.keys() & by[over].by_seed.keys()
-    ours, theirs = (Runs({s: by[m].by_seed[s] for s in sorted(both)}).mean(path) for m in ("pfedsim", over))
-    return None if ours is None or theirs is None else ours - theirs
+    gaps = by["pfedsim"].minus(by[over], path)
+    return mean(gaps) if gaps else None
 
 
 def _gains(data: str, found: Found) -> Table:
@@ -74,7 +72,7 @@ def _figure(data: str, found: Found) -> Figure:
         panel = {}
         for method in next(iter(found.values())):
             points_ = [(alpha, by[method].mean(path)) for alpha, by in found.items()]
-            have = [(a, v) for a, v in points_ if v is not None]
+            have = [(a, v) for a, v in points_ if a is not None and v is not None]
             if have:
                 panel[title(method)] = [([a for a, _ in have], [v for _, v in have])]
         shown[_words(path)] = panel

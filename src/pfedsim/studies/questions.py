@@ -8,7 +8,7 @@ from typing import Any
 from pfedsim.report.document import Cell, Document, Section, Table, cells, ranked
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Store
-from pfedsim.studies.grid import CLIENTS, MICRO, TUNED, TUNED_CLIENTS, Runs, dealt, points, runs, set_name, title
+from pfedsim.studies.grid import CLIENTS, MICRO, TUNED, TUNED_CLIENTS, Runs, dealt, points, runs, set_name, spread, title
 from pfedsim.studies.protocol import Choice, grid
 
 CONTROL = "pfedsim.studies.control:WarmFedPer"
@@ -64,10 +64,14 @@ def _cells(found: Sequence[tuple[str, Runs]]) -> list[list[Cell]]:
 def _forms(store: Store, data: str, choice: Choice) -> list[Table]:
     made = []
     for alpha in choice.alphas:
-        found = [(title(m), runs(store, choice, data, m, alpha)) for m in choice.methods]
-        made.append(
-            Table(f"forms-{data}-{alpha:g}", f"{set_name(data)}, {dealt(alpha)}: accuracy in %", ["method", *HEAD], _cells(found), GROUPS)
-        )
+        where = f"{set_name(data)}, {dealt(alpha)}"
+        found = {m: runs(store, choice, data, m, alpha) for m in choice.methods}
+        shown = [(title(m), r) for m, r in found.items()]
+        made.append(Table(f"forms-{data}-{alpha:g}", f"{where}: accuracy in %", ["method", *HEAD], _cells(shown), GROUPS))
+        base, *others = found.items()
+        rows = [cells(title(m), *(spread(base[1].minus(r, path), "+") for path in PATHS), r.seeds) for m, r in others]
+        heading = f"{where}: {title(base[0])} minus the others in points, mean (std) over seeds"
+        made.append(Table(f"forms-gaps-{data}-{alpha:g}", heading, [f"{title(base[0])} minus", *HEAD], rows, GROUPS))
     return made
 
 

@@ -112,3 +112,38 @@ def test_the_choice_reaches_the_report(tmp_path: Path) -> None:
     assert [row[0].text for row in table.rows] == ["Local-Only", "FedAvg"]
     found = [store.find(one) for one in accuracy.plan(choice)]
     assert [row[1].text for row in table.rows] == [f"{100 * r.found['served']['micro']:.2f}" for r in found if r]
+
+
+def test_a_folder_of_ones_own_domains_is_studied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DomainNet's study takes any domain/class folder that was added: twenty clients a domain."""
+    from PIL import Image
+
+    from pfedsim.data.own import Own, add
+    from pfedsim.errors import Error
+    from pfedsim.studies import domains
+
+    monkeypatch.setenv("PFEDSIM_DATA", str(tmp_path / "data"))
+    stream = np.random.default_rng(0)
+    for domain in ("ink", "paint"):
+        for label, shade in (("cat", 60), ("dog", 190)):
+            folder = tmp_path / "pictures" / domain / label
+            folder.mkdir(parents=True)
+            for k in range(60):
+                pixels = np.clip(stream.normal(shade, 20, (16, 16, 3)), 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{k}.png")
+    add("mine", Own(str(tmp_path / "pictures"), "domain/class"), tmp_path / "data")
+    add("flat", Own(str(tmp_path / "pictures" / "ink")), tmp_path / "data")
+    quick = {"model": "lenet5", "pretrained": None, "size": 16, "minimum": 4, "rounds": 2, "epochs": 1, "score": {"every": 1}}
+    choice = Choice(data=("mine",), methods=("local", "pfedsim"), settings=quick)
+    cells = domains.plan(choice)
+    assert {c.words["clients"] for c in cells} == {40}
+    store = Store(tmp_path / "results")
+    for one in cells:
+        store.put(measure.carry_out(one))
+    document = domains.report(store, choice)
+    table = next(t for t in document.tables() if t.name == "domains-mine")
+    assert list(table.head[1:3]) == ["ink", "paint"]
+    assert [f.name for f in document.figures()] == ["sheet-mine"]
+    assert document.figures()[0].draw(tmp_path / "sheet.png", 6.0).stat().st_size > 1000
+    with pytest.raises(Error, match="flat was added as class: only a domain/class folder has domains"):
+        domains.plan(Choice(data=("flat",)))

@@ -59,6 +59,14 @@ class Own:
             raise Error(f"{name} was added from {path}, which is not there")
         raise Error(f"{path} is neither a folder of pictures nor a .csv, .parquet or .npz file")
 
+    def domains(self, name: str) -> list[str]:
+        """The names of its domains."""
+        if self.layout != "domain/class":
+            raise Error(f"{name} was added as {self.layout}: only a domain/class folder has domains (`pfedsim data add --layout`)")
+        if not Path(self.path).is_dir():
+            raise Error(f"{name} was added from {self.path}, which is not there")
+        return folders.subfolders(Path(self.path), self.skip_broken)
+
 
 def added(data_dir: Path) -> dict[str, Path]:
     """The names that were added here, and their files."""

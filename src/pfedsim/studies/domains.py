@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,9 @@ from pfedsim.methods import METHODS
 from pfedsim.report.document import Cell, Document, Figure, Section, Table, cells, ranked
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Record, Store
-from pfedsim.studies.grid import Runs, runs, set_name, title
+from pfedsim.studies.grid import Runs, runs, set_name, spread, title
 from pfedsim.studies.paper import paper
-from pfedsim.studies.protocol import Choice, grid
+from pfedsim.studies.protocol import Choice, base, grid
 from pfedsim.studies.runner import not_at_hand
 
 HERE: dict[str, tuple[str, ...]] = {
@@ -73,7 +73,7 @@ def _tables(data: str, found: dict[str, Runs]) -> list[Table]:
     columns = [cells(*map(title, found))]
     for name in domains:
         values = [[one[name][0] for one in each[m]] for m in found]
-        columns.append(ranked([mean(v) for v in values], [_text(v) for v in values]))
+        columns.append(ranked([mean(v) for v in values], [spread(v) for v in values]))
     columns.append(ranked([r.mean() for r in found.values()], [r.text() for r in found.values()]))
     columns.append(
         ranked([r.mean(("finetuned", "micro")) for r in found.values()], [r.text(("finetuned", "micro")) for r in found.values()])
@@ -96,10 +96,6 @@ def _tables(data: str, found: dict[str, Runs]) -> list[Table]:
     return made
 
 
-def _text(values: list[float]) -> str:
-    return f"{mean(values):.2f}" + (f" ({stdev(values):.2f})" if len(values) > 1 else "")
-
-
 def _sheet(data: str) -> list[Figure]:
     """One class as every domain shows it, where the data are at hand."""
     if not_at_hand(data):
@@ -111,7 +107,7 @@ def _sheet(data: str) -> list[Figure]:
         from pfedsim import data as datasets
         from pfedsim.report.figures import saved
 
-        found: Any = datasets.read(data)
+        found: Any = datasets.read(data, size=base(data).get("size"))
         names = np.unique(found.domain)
         across = 4 if width < 5 else 6
         figure, grid = plt.subplots(

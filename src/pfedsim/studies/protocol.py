@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pfedsim.data import data_dir, own
 from pfedsim.errors import Error, nearest
 from pfedsim.methods import METHODS
 from pfedsim.studies.cells import Cell
@@ -68,6 +69,7 @@ WHOLE: dict[str, dict[str, Any]] = {  # the paper's scale, where the above is sm
     "tiny-imagenet": {**PAPER, **PRETRAINED},
     "domainnet": {**PAPER, **PRETRAINED, "partition": "domain", "clients": 120, "minimum": 10},
 }
+CLIENTS_EACH = 20  # of a domain, appendix B.3
 OF_THE_PAPER = ("cifar10", "cinic10", "tiny-imagenet", "emnist")
 ALPHAS = (0.1, 0.5)
 SEEDS = (42, 43, 44, 45, 46)
@@ -110,18 +112,23 @@ def words(
     data: str, method: str, alpha: float | None, seed: int, settings: Mapping[str, Any], full: bool = False, **more: Any
 ) -> dict[str, Any]:
     """A run's words; `more`, then `settings`, over the protocol's."""
-    if data not in SETS:
-        raise Error(f"no study knows a data set {data!r}; {nearest(data, SETS)}")
-    base = WHOLE.get(data, SETS[data]) if full else SETS[data]
-    chosen = {**base, "data": data, "method": method, "seed": seed, **more, **settings}
+    chosen = {**base(data, full), "data": data, "method": method, "seed": seed, **more, **settings}
     return chosen if alpha is None else {**chosen, "alpha": alpha}
+
+
+def base(data: str, full: bool = False) -> Mapping[str, Any]:
+    """The protocol's words for a set; a domain/class folder of the user's own has DomainNet's, with as many clients a domain."""
+    if data in SETS:
+        return WHOLE.get(data, SETS[data]) if full else SETS[data]
+    added = own.added(data_dir())
+    if data not in added:
+        raise Error(f"no study knows a data set {data!r}; {nearest(data, [*SETS, *added])} (your own: a domain/class folder, `data add`)")
+    return {**base("domainnet", full), "clients": CLIENTS_EACH * len(own.load(added[data]).domains(data))}
 
 
 def alphas(data: str, choice: Choice) -> Sequence[float | None]:
     """The partitions of a set: only labels are dealt by a Dirichlet distribution, clients or domains of their own are as they are."""
-    if data not in SETS:
-        raise Error(f"no study knows a data set {data!r}; {nearest(data, SETS)}")
-    return choice.alphas if SETS[data]["partition"] == "dirichlet" else (None,)
+    return choice.alphas if base(data)["partition"] == "dirichlet" else (None,)
 
 
 def grid(choice: Choice, **more: Any) -> list[Cell]:

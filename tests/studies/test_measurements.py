@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from pfedsim.backends.torch import normalised
 from pfedsim.conformance import check, final_models, session, small_federation, states
 from pfedsim.layout import layout_of
 from pfedsim.methods.fedap import Adaptation
@@ -17,8 +18,9 @@ from pfedsim.methods.fedper import FedPer
 from pfedsim.models import build
 from pfedsim.rows import Rows
 from pfedsim.runs.config import check as checked
+from pfedsim.runs.session import federate
 from pfedsim.studies import cka, datasets, likeness, overhead, privacy, workflow
-from pfedsim.studies.control import FedDynAsRun, WarmFedPer
+from pfedsim.studies.control import FedDynAsRun, PerFedAvgAsRun, WarmFedPer
 from pfedsim.studies.protocol import Choice
 
 RNG = np.random.default_rng(3)
@@ -149,7 +151,7 @@ def test_the_papers_data_table_is_met() -> None:
 
 
 def test_the_control_is_a_method_and_warms_up_as_fedavg() -> None:
-    assert [r for method in (WarmFedPer(), FedDynAsRun()) for r in check(method) if r.why] == []
+    assert [r for method in (WarmFedPer(), FedDynAsRun(), PerFedAvgAsRun()) for r in check(method) if r.why] == []
     federation = small_federation()
 
     def ends(method) -> list[torch.Tensor]:  # type: ignore[no-untyped-def]
@@ -158,6 +160,28 @@ def test_the_control_is_a_method_and_warms_up_as_fedavg() -> None:
 
     assert all(a.equal(b) for a, b in zip(ends(WarmFedPer(rho=1.0)), ends(FedAvg()), strict=True))
     assert all(a.equal(b) for a, b in zip(ends(WarmFedPer(rho=0.0)), ends(FedPer()), strict=True))
+
+
+def test_the_authors_per_fedavg_leaves_the_statistics_as_they_were() -> None:
+    run = session(PerFedAvgAsRun())
+    last = states(run)[-1]
+    statistics = run.fed.initial[run.fed.layout.buffers]
+    assert last.memories
+    assert all(client.kept.equal(statistics) for client in last.memories.values())
+    assert not last.server.model.equal(run.fed.initial)
+
+
+def test_the_authors_pixels_are_bytes_less_the_constants_for_shares() -> None:
+    from pfedsim.studies.measure import varied
+
+    federation = federate(checked({"data": "digits", "clients": 4, "minimum": 40}))
+    data = federation.data
+    theirs = varied(federation, {"pixels": "0..255"}).data
+    mean, std = (torch.tensor(v).reshape(-1, 1, 1) for v in (theirs.mean, theirs.std))
+    expected = (data.x[:5].astype(np.float64) - data.mean[0]) / data.std[0]
+    assert normalised(torch.from_numpy(data.x[:5]), mean, std).numpy() == pytest.approx(expected, rel=1e-5)
+    assert theirs.digest != data.digest
+    assert varied(federation, {}) is federation
 
 
 def test_lengths_are_three_readings_of_twenty_iterations() -> None:

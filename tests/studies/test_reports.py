@@ -14,9 +14,10 @@ from pfedsim.cli.reproduce import NAMES
 from pfedsim.report.document import Cell, Document, Figure, Section, Table, csv_text, html, latex_table, markdown_table, ranked, write
 from pfedsim.studies import accuracy, gaps, heterogeneity, rho
 from pfedsim.studies.cells import Store
-from pfedsim.studies.claims import CHECKS, Evidence
+from pfedsim.studies.evidence import Evidence
 from pfedsim.studies.protocol import Choice, cell
 from pfedsim.studies.studies import STUDIES
+from pfedsim.studies.verdicts import CHECKS
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -51,13 +52,28 @@ def test_a_far_cell_is_listed_with_the_causes_tried(store: Store) -> None:
     before = next(t for t in accuracy.report(store, choice).tables() if t.name == "gaps-cifar10")
     assert [row[-1].text for row in before.rows] == ["open", "not run yet"]
     assert before.rows[0][0].text == "FedPer"
-    cause = next(c for c in gaps.causes() if c.method == "fedper")
-    found = record(cell("cifar10", cause.run, 0.1, 42, cause.settings), 0.70)
+    cause = next(c for c in gaps.causes() if c.methods == ["fedper"])
+    (asked,) = cause.cells(choice.of(), "cifar10", "fedper", 0.1)
+    found = record(asked, 0.70)
     found.found["finetuned"]["micro"] = 0.825  # type: ignore[index]
     store.put(found)
     after = next(t for t in accuracy.report(store, choice).tables() if t.name == "gaps-cifar10")
     assert [row[-1].text for row in after.rows] == ["explained", "closes it"]
     assert after.rows[1][3].text == "82.50"
+
+
+def test_a_cause_with_partitions_is_judged_by_their_mean(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    cause = gaps.Cause(["local"], "the partition drawn anew", partitions=[43, 44], extra={"pixels": "0..255"})
+    monkeypatch.setattr(gaps, "causes", lambda: [cause])
+    choice = Choice(seeds=(43,))  # 86 there, 84.30 (0.81) in the paper
+    asked = cause.cells(choice.of(), "cifar10", "local", 0.1)
+    assert [(c.words["seed"], c.words["partition_seed"], dict(c.extra)) for c in asked] == [(s, s, cause.extra) for s in (43, 44)]
+    assert {c.digest for c in asked} <= {c.digest for c in gaps.plan(choice)}
+    for one, micro, so in zip(asked, (0.83, 0.85), ("not run yet", "closes it"), strict=True):
+        store.put(record(one, micro))
+        table = next(t for t in accuracy.report(store, choice).tables() if t.name == "gaps-cifar10")
+        assert table.rows[1][-1].text == so
+    assert (table.rows[1][3].text, table.rows[0][-1].text) == ("84.00", "explained")
 
 
 def test_claims_are_judged_by_what_is_finished(store: Store) -> None:

@@ -1,4 +1,5 @@
-"""Controls: FedPer (Arivazhagan et al. 2019) after pFedSim's warm-up, and FedDyn as the author's code of the paper's time has it."""
+"""Controls: FedPer (Arivazhagan et al. 2019) after pFedSim's warm-up, and FedDyn and Per-FedAvg as the author's code of the paper's time
+has them."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pfedsim.method import Client, Fed, Message, Method, Reply, Server, Share
 from pfedsim.methods.feddyn import FedDyn
+from pfedsim.methods.perfedavg import PerFedAvg
 from pfedsim.methods.two_stage import TwoStage
 
 if TYPE_CHECKING:
@@ -62,3 +64,15 @@ class FedDynAsRun(FedDyn):
 
     def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Client]:
         return job.reply(ends[-1]), job.remember(ends[-1])
+
+
+@dataclass(frozen=True)
+class PerFedAvgAsRun(PerFedAvg):
+    """Restoring the weights after the inner step restores the norm statistics too: training leaves a client's as they were."""
+
+    title = "Per-FedAvg, the author's code"
+    paper = "a control, not of the paper"
+
+    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Client]:
+        before = ends[-1].where(~job.fed.layout.buffers, job.start.theta)
+        return job.reply(before), job.remember(before)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import resource
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import pfedsim
+from pfedsim.federation import Federation
 from pfedsim.runs.folder import Run
 from pfedsim.runs.manifest import stored
 from pfedsim.runs.run import execute
@@ -30,7 +32,7 @@ def carry_out(cell: Cell) -> Record:
 
 def _run(cell: Cell) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     config = cell.config.model_copy(update={"workers": 1})  # one run per core; any number of workers has the same bits
-    federation = federate(config)
+    federation = varied(federate(config), dict(cell.extra))
     run = execute(config, federation=federation)
     counts = federation.label_counts()
     domain = federation.data.domain
@@ -38,6 +40,16 @@ def _run(cell: Cell) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     if domain is not None:
         found["clients"]["domain"] = [str(domain[s.train[0]]) for s in federation.partition.clients]
     return run.config.plain(), found, stored(run.path)["made_with"]
+
+
+def varied(federation: Federation, extra: dict[str, Any]) -> Federation:
+    """What a cell varies that is no setting: `pixels = "0..255"`, normalised by the constants for 0..1, as the author's code of the
+    paper's time does."""
+    if extra.get("pixels") != "0..255":
+        return federation
+    data = federation.data
+    mean, std = (tuple(value / 255 for value in values) for values in (data.mean, data.std))
+    return replace(federation, data=replace(data, mean=mean, std=std))
 
 
 def _measurement(cell: Cell) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

@@ -43,8 +43,11 @@ class Round:
     """What came of one round."""
 
     state: State
+    asked: tuple[int, ...]
+    """the clients that were asked to train"""
     replies: tuple[Reply, ...]
     traffic: Traffic
+    """bytes down and up of every client that was spoken to, in any wave"""
     events: tuple[dict[str, Any], ...]
 
 
@@ -106,7 +109,7 @@ def run_rounds(
             events.extend(engine.events)
             engine.events.clear()
         state = replace(state, server=replace(state.server, round=state.server.round + 1))
-        yield Round(state, tuple(accepted), traffic, tuple(events))
+        yield Round(state, tuple(sorted(messages)), tuple(accepted), traffic, tuple(events))
 
 
 def _server(returned: Any) -> Server:

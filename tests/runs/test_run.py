@@ -164,6 +164,12 @@ def test_nothing_travels_where_every_client_is_alone(digits: Federation) -> None
     assert (summary["bytes_up_per_client_round"], summary["bytes_down_per_client_round"]) == (0, 0)
 
 
+def test_bytes_are_counted_by_the_clients_that_train(digits: Federation) -> None:
+    """f-FedAP asks all six clients for statistics once: that comes on top of what FedBN's three a round send, and thins nothing."""
+    own, plain = (run(digits, method=m, score={"finetune": 0}).summary["bytes_up_per_client_round"] for m in ("fedap", "fedbn"))
+    assert own == plain + 6 * 4 * 44 / 6  # 22 channels' means and variances from six clients; two rounds of three clients
+
+
 def test_a_client_that_met_nobody_keeps_its_own_whatever_its_own_weight(digits: Federation) -> None:
     first = {"rounds": 1, "score": {"finetune": 0}}  # at the first mix nobody has met anybody
     zero, one = (run(digits, method=f"pfedsim(rho=0, own={own})", **first).summary["models_digest"] for own in (0, 1))

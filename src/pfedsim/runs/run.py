@@ -221,7 +221,7 @@ class _Execution:
     def _record(self, round: Round) -> None:
         down = sum(d for d, _ in round.traffic.values())
         up = sum(u for _, u in round.traffic.values())
-        for name, more in (("down", down), ("up", up), ("times", len(round.traffic))):
+        for name, more in (("down", down), ("up", up), ("times", len(round.asked))):
             self._counts[name] += more
         for event in round.events:
             self._writer.line("events", event)

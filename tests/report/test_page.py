@@ -91,5 +91,7 @@ def test_a_run_without_similarities_or_second_score_has_a_page_too(digits: Feder
 
 
 def test_words_cannot_become_markup() -> None:
-    made = page.page("<b>", {"<i>": page.paragraph("<u>") + page.table(["<s>"], [["<q>"]]) + page.folded("<a>", page.preformatted("<p>"))})
+    made = page.page(
+        "<b>", [("<i>", page.paragraph("<u>") + page.table(["<s>"], [["<q>"]]) + page.folded("<a>", page.preformatted("<p>")))]
+    )
     assert read(made).text.count("<") == 9  # the title and the section's name twice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -22,6 +22,7 @@ NAMES = (
     "accuracy", "rho", "overhead", "domainnet", "workflow", "cka", "similarity", "metrics", "distribution", "datasets", "shortcomings",
     "heterogeneity", "privacy", "questions", "gaps", "claims",
 )  # fmt: skip
+BUSY = 0.5  # load from which a clock says more of other work than of ours
 
 
 def reproduce(
@@ -46,7 +47,7 @@ def reproduce(
     """Run a table, figure or claim of the paper and set it beside the paper's; finished runs are kept and count as done."""
     if not list_all and not markdown and name is not None and name not in NAMES:
         raise Error(f"there is no study {name!r}; {nearest(name, NAMES)}")
-    wanted = full, listed(methods), listed(data), [_number(part) for part in listed(alpha)], numbers(seeds), assigned({}, settings or [])
+    wanted = full, listed(methods), listed(data), [_number(part) for part in listed(alpha)], numbers(seeds), _settings(settings or [])
     if markdown:
         from pfedsim.studies.results import page
 
@@ -67,12 +68,17 @@ def reproduce(
     from pfedsim.studies.runner import carry_out, plan
 
     study, store, choice = STUDIES[name], Store(results), Choice(*wanted)
+    study.check(choice)
     jobs = 1 if study.alone else jobs or len(os.sched_getaffinity(0))
     now = plan(study.plan(choice), store)
     for line in [*(_listing(now) if dry_run else []), summary(now, jobs)]:
         console.print(line, highlight=False, soft_wrap=True)
     if dry_run:
         return
+    if study.alone and now.missing and os.getloadavg()[0] > BUSY:
+        console.print(
+            f"the machine is busy (load {os.getloadavg()[0]:.1f}): seconds will be too long; run this study alone", highlight=False
+        )
     try:
         failed = {} if only_report else carry_out(
             now.missing, store, jobs, lambda line: console.print(line, highlight=False, soft_wrap=True)
@@ -84,7 +90,8 @@ def reproduce(
     _print(document, console)
     if quiet:
         print(place)
-    console.print(f"written to {place}: {document.name}.html, .md, .tex, .csv, .json, and figures/", highlight=False, soft_wrap=True)
+    kinds = f"{document.name}.html, .md, .tex, .csv, .json" + (", and figures/" if document.figures() else "")
+    console.print(f"written to {place}: {kinds}", highlight=False, soft_wrap=True)
     _say_failed(failed)
     if failed:
         raise typer.Exit(1)
@@ -108,6 +115,15 @@ def _say_failed(failed: dict[str, str]) -> None:
         cells = [cell for cell, reason in failed.items() if reason == why]
         which = cells[0] if len(cells) == 1 else f"{cells[0]} and {len(cells) - 1} more"
         Console().print(f"not run: {which}: {why}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _settings(assignments: list[str]) -> dict[str, Any]:
+    """What --set says; what a study's tables go by has options of its own."""
+    found = assigned({}, assignments)
+    for word, option in (("method", "--methods"), ("data", "--data"), ("alpha", "--alpha"), ("seed", "--seeds")):
+        if word in found:
+            raise Error(f"--set {word}={found[word]}: a study's {word} is chosen with {option}")
+    return found
 
 
 def _number(text: str) -> float:

@@ -162,7 +162,7 @@ def latex_table(table: Table) -> str:
         lines += [r"\midrule"] if k in table.rules else []
         lines.append(" & ".join(LATEX[c.mark].format(_tex(c.text)) for c in row) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
-    lines += [rf"\par\footnotesize {_tex(note)}" for note in table.notes]
+    lines += [rf"\par{{\footnotesize {_tex(note)}\par}}" for note in table.notes]
     return "\n".join(lines) + "\n"
 
 
@@ -174,9 +174,7 @@ def _tex(text: str) -> str:
 
 def html(document: Document) -> str:
     """The whole report as one page that fetches nothing."""
-    sections = {}
-    for section in document.shown():
-        sections[section.heading or "Overview"] = "\n".join(_html_part(part) for part in section.parts)
+    sections = [(section.heading or "Overview", "\n".join(map(_html_part, section.parts))) for section in document.shown()]
     return page.page(document.title, sections)
 
 
@@ -205,8 +203,7 @@ def _html_table(table: Table) -> str:
     rows = []
     if table.groups:
         rows.append("<tr><th></th>" + "".join(f'<th colspan="{n}">{escape(words)}</th>' for words, n in table.groups) + "</tr>")
-    long = [any(len(row[k].text) > SENTENCE for row in table.rows) for k in range(len(table.head))]
-    kinds = [' class="words"' if table.prose else ' class="long"' if words else "" for words in long]
+    kinds = [' class="words"' if table.prose else ' class="long"' if words else "" for words in _long(table)]
     rows.append("<tr>" + "".join(f"<th{kind}>{escape(h)}</th>" for kind, h in zip(kinds, table.head, strict=True)) + "</tr>")
     for row in table.rows:
         shown = [f"<td{kind}>{HTML[c.mark].format(escape(c.text))}</td>" for kind, c in zip(kinds, row, strict=True)]
@@ -215,18 +212,25 @@ def _html_table(table: Table) -> str:
     return f'<p><b>{escape(table.title)}</b></p><div class="scroll"><table>{"".join(rows)}</table></div>{notes}'
 
 
+def _long(table: Table) -> list[bool]:
+    """Which columns hold sentences."""
+    return [any(len(row[k].text) > SENTENCE for row in table.rows) for k in range(len(table.head))]
+
+
 def terminal(table: Table) -> list[RichTable]:
     """For the screen, without title and notes: a table for each group of columns, so that each has room."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
     styles = {BEST: "bold", SECOND: "underline", "": ""}
+    long = _long(table)
     made, at = [], 1
     for words, count in table.groups or [("", len(table.head) - 1)]:
         shown = RichTable()
-        shown.add_column(table.head[0])
-        for heading in table.head[at : at + count]:
-            shown.add_column(f"{words}\n{heading}".strip(), justify="right")
+        shown.add_column(table.head[0], no_wrap=not long[0])
+        for k in range(at, at + count):
+            heading = f"{words}\n{table.head[k]}".strip()
+            shown.add_column(heading, justify="left" if long[k] else "right", no_wrap=not (long[k] or table.prose))
         for k, row in enumerate(table.rows):
             shown.add_row(*(Text(c.text, style=styles[c.mark]) for c in [row[0], *row[at : at + count]]), end_section=k + 1 in table.rules)
         made.append(shown)

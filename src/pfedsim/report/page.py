@@ -35,9 +35,9 @@ summary { cursor: pointer; color: #0059a0; }
 """
 
 
-def page(title: str, sections: Mapping[str, str]) -> str:
+def page(title: str, sections: Sequence[tuple[str, str]]) -> str:
     """A whole page: a heading and HTML for each section, with links to them on top."""
-    parts = [(f"s{k}", escape(heading), body) for k, (heading, body) in enumerate(sections.items())]
+    parts = [(f"s{k}", escape(heading), body) for k, (heading, body) in enumerate(sections)]
     links = " ".join(f'<a href="#{name}">{heading}</a>' for name, heading, _ in parts)
     bodies = "\n".join(f'<section id="{name}">\n<h2>{heading}</h2>\n{body}\n</section>' for name, heading, body in parts)
     return (

@@ -37,7 +37,7 @@ def run_page(run: Run) -> str:
         "Environment": _environment(run),
     }
     title = f"{summary['method']} on {summary['data']}, {summary['clients']} clients, {summary['rounds']} rounds, seed {summary['seed']}"
-    return page.page(title, {heading: body for heading, body in sections.items() if body})
+    return page.page(title, [(heading, body) for heading, body in sections.items() if body])
 
 
 def _after(run: Run) -> str | None:

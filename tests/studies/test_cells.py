@@ -71,6 +71,11 @@ def test_the_same_run_has_one_cell_in_every_study() -> None:
     assert cell("cifar10", "pfedsim", 0.1, 42, {}).digest in {c.digest for c in questions.plan(Choice())}
 
 
+def test_settings_change_what_they_name_and_leave_the_rest() -> None:
+    assert cell("cifar10", "fedavg", 0.1, 42, {"score": {"finetune": 1}}).words["score"] == {"every": 20, "finetune": 1}
+    assert cell("cifar10", "fedavg", 0.1, 42, {}).words["score"] == {"every": 20, "finetune": 5}
+
+
 def test_the_main_table_is_the_papers_setting() -> None:
     (one,) = grid(Choice().of(methods=("pfedsim",), alphas=(0.1,)))
     settings = one.settings()
@@ -101,5 +106,6 @@ def test_time_left_comes_from_what_is_finished(store: Store) -> None:
     now = plan([*cells, cells[0]], store)  # a cell asked twice is run once
     assert (len(now.done), len(now.missing), now.unknown) == (2, 4, 0)
     assert now.seconds == pytest.approx(2 * 10 + 2 * 70)
+    assert plan([cell("digits", "fedgen", 0.5, 42, {})], store).seconds == pytest.approx(70)  # of another study
     other = plan([*cells[:2], cell("digits", "fedper", 0.1, 42, {"rounds": 10})], store)
     assert other.seconds == pytest.approx(40 / protocol.SETS["digits"]["rounds"] * 10)  # as others of its data, by rounds

@@ -128,10 +128,11 @@ def test_the_clock_counts_every_clients_work_once() -> None:
 @pytest.mark.slow
 def test_overhead_and_workflow_measure_a_real_run() -> None:
     words = {"data": "digits", "clients": 6, "minimum": 40, "alpha": 0.5, "rounds": 4, "epochs": 1, "join": 0.5, "workers": 1}
-    found, _ = overhead.measure(checked(words), {"methods": "fedavg,fedfomo,pfedsim"})
+    found, _ = overhead.measure(checked(words), {"methods": "fedavg,fedap,fedfomo,pfedsim"})
     by = found["methods"]
     assert by["pfedsim"]["bytes_down"] == by["fedavg"]["bytes_down"] == found["model_bytes"]
     assert by["fedfomo"]["bytes_down"] > by["fedavg"]["bytes_down"]
+    assert by["fedap"]["bytes_down"] > by["fedavg"]["bytes_down"]  # a pass for statistics over all clients on top
     assert by["pfedsim"]["server_bytes"] > 3 * by["fedavg"]["server_bytes"]
     assert all(len(f["xi"]) == overhead.REPETITIONS and min(f["xi"]) > 0 for f in by.values())
     shown, _ = workflow.measure(checked({**words, "method": "pfedsim"}), {})

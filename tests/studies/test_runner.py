@@ -143,7 +143,7 @@ def test_a_folder_of_ones_own_domains_is_studied(tmp_path: Path, monkeypatch: py
     document = domains.report(store, choice)
     table = next(t for t in document.tables() if t.name == "domains-mine")
     assert list(table.head[1:3]) == ["ink", "paint"]
-    assert [f.name for f in document.figures()] == ["sheet-mine"]
+    assert [f.name for f in document.figures()] == ["sheet-mine", "curves-mine", "clients-mine"]
     assert document.figures()[0].draw(tmp_path / "sheet.png", 6.0).stat().st_size > 1000
     with pytest.raises(Error, match="flat was added as class: only a domain/class folder has domains"):
         domains.plan(Choice(data=("flat",)))

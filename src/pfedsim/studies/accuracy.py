@@ -32,13 +32,14 @@ def plan(choice: Choice) -> list[Run]:
 def report(store: Store, choice: Choice) -> Document:
     """One section for each data set of which anything is there."""
     choice = defaults(choice)
-    sections = []
-    for data in choice.data:
-        if found := grids.by_alpha(store, choice, data):
+    sections, everything = [], {data: grids.by_alpha(store, choice, data) for data in choice.data}
+    for data, found in everything.items():
+        if found:
             sections += _sections(store, choice, data, found)
         else:
             sections.append(Section(set_name(data), [f"Nothing of {set_name(data)} is measured yet."]))
-    return Document("accuracy", "Accuracy of the twelve methods", sections)
+    dirichlet = {data: found for data, found in everything.items() if any(alpha is not None for alpha in found)}
+    return Document("accuracy", "Accuracy of the twelve methods", [*sections, *_as_printed(choice, dirichlet)])
 
 
 def _sections(store: Store, choice: Choice, data: str, found: Found) -> list[Section]:
@@ -46,16 +47,25 @@ def _sections(store: Store, choice: Choice, data: str, found: Found) -> list[Sec
     return [
         Section(
             f"{name}: {'beside the paper' if data in OF_THE_PAPER else 'accuracy'}",
-            [_scale(data, found), _beside(data, found), _as_printed(data, found)],
+            [_scale(data, found), _beside(data, found)],
         ),
         Section(
             f"{name}: both kinds of score",
             [BOTH_KINDS, *(_kinds(data, alpha, by) for alpha, by in found.items())],
         ),
-        *(gaps.section(store, choice, data, found) if choice.full or data not in WHOLE else []),
-        Section(f"{name}: over the rounds", [_curves(data, found)]),
-        Section(f"{name}: client by client", [_clients(data, found)]),
+        *(gaps.section(store, choice, data, _compared(data, found)) if choice.full or data not in WHOLE else []),
+        Section(f"{name}: over the rounds", [curves(data, found)]),
+        Section(f"{name}: client by client", [clients(data, found)]),
         *_similarities(data, found),
+    ]
+
+
+def _compared(data: str, found: Found) -> list[gaps.Compared]:
+    return [
+        gaps.Compared(title(method), method, alpha, ours, theirs)
+        for alpha, by in found.items()
+        for method, ours in by.items()
+        if ours.by_seed and (theirs := printed("accuracy", method, data, alpha))
     ]
 
 
@@ -105,19 +115,23 @@ def _beside(data: str, found: Found) -> Table:
     )
 
 
-def _as_printed(data: str, found: Found) -> Table:
-    methods = list(next(iter(found.values())))
-    columns = [cells(*map(title, methods))]
-    columns += [ranked([by[m].mean() for m in methods], [by[m].text() for m in methods]) for by in found.values()]
-    return Table(
-        f"table-3-{data}",
-        f"{set_name(data)}: ours, as the paper prints its table",
-        ["#Partition", *map(dealt, found)],
+def _as_printed(choice: Choice, everything: Mapping[str, Found]) -> list[Section]:
+    """All sets in one table, as the paper prints it."""
+    if not everything:
+        return []
+    columns = [cells(*map(title, choice.methods))]
+    for found in everything.values():
+        columns += [ranked([by[m].mean() for m in choice.methods], [by[m].text() for m in choice.methods]) for by in found.values()]
+    table = Table(
+        "table-3",
+        "Ours, as the paper prints its table",
+        ["#Partition", *(dealt(alpha) for found in everything.values() for alpha in found)],
         list(zip(*columns, strict=True)),
-        groups=[(set_name(data), len(found))],
-        rules=[len(methods) - 1],
+        groups=[(set_name(data), len(found)) for data, found in everything.items()],
+        rules=[len(choice.methods) - 1],
         for_papers=True,
     )
+    return [Section("", [table])]
 
 
 def _kinds(data: str, alpha: float | None, by: Mapping[str, Runs]) -> Table:
@@ -144,7 +158,8 @@ def _kinds(data: str, alpha: float | None, by: Mapping[str, Runs]) -> Table:
 CLOSE = 8  # points below the best: what the closer panel shows
 
 
-def _curves(data: str, found: Found) -> Figure:
+def curves(data: str, found: Found) -> Figure:
+    """Accuracy as served, round by round; where some lie far below, the best once more and closer."""
     panels: dict[str, dict[str, list[tuple[list[float], list[float]]]]] = {}
     limits: dict[str, tuple[float, float]] = {}
     for alpha, by in found.items():
@@ -152,7 +167,7 @@ def _curves(data: str, found: Found) -> Figure:
     for alpha, by in found.items():
         ends = {title(m): r.mean() or 0 for m, r in by.items() if r.by_seed}
         name, best = f"{dealt(alpha)}: the best, closer", max(ends.values())
-        near = {m: curves for m, curves in panels[dealt(alpha)].items() if ends[m] > best - CLOSE}
+        near = {m: several for m, several in panels[dealt(alpha)].items() if ends[m] > best - CLOSE}
         if len(near) < len(ends):
             panels[name], limits[name] = near, (best - CLOSE, best + 1)
 
@@ -164,7 +179,8 @@ def _curves(data: str, found: Found) -> Figure:
     return Figure(f"curves-{data}", f"{set_name(data)}: accuracy over the rounds (mean over seeds; band: their range)", draw)
 
 
-def _clients(data: str, found: Found) -> Figure:
+def clients(data: str, found: Found) -> Figure:
+    """Every client's accuracy against its size and its number of classes, of a few methods at their first seed."""
     panels: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
     labels, log = [], []
     for alpha, by in found.items():

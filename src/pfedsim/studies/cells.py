@@ -52,8 +52,8 @@ class Cell:
         """What a person calls it, and its file's name."""
         config = self.config
         dealt = f"dir{config.alpha:g}" if config.partition == "dirichlet" and config.alpha else config.partition or ""
-        what = label(config.method_made()) if self.kind == "run" else "-".join([self.kind, *(str(v) for _, v in self.extra)])
-        parts = (Path(config.data).stem, dealt, what, f"seed{config.seed}")
+        what = label(config.method_made()) if self.kind == "run" else self.kind
+        parts = (Path(config.data).stem, dealt, what, *(str(v) for _, v in self.extra), f"seed{config.seed}")
         return "-".join(slug(p) for p in parts if p) + f"-{self.digest[:8]}"
 
 

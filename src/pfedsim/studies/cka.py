@@ -11,8 +11,8 @@ from pfedsim.report.document import Document, Figure, Section, Table, cells
 from pfedsim.runs.config import Config
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Record, Store
-from pfedsim.studies.grid import set_name
-from pfedsim.studies.lengths import LENGTHS, alone
+from pfedsim.studies.grid import dealt, set_name
+from pfedsim.studies.lengths import LENGTHS, alone, trained
 from pfedsim.studies.protocol import Choice
 
 if TYPE_CHECKING:
@@ -111,16 +111,17 @@ def report(store: Store, choice: Choice) -> Document:
     sections = []
     for cell in plan(choice):
         record = store.find(cell)
-        name, length = set_name(str(cell.words["data"])), dict(cell.extra)["trained"]
-        heading = f"{name}, trained for {LENGTHS[length]}, seed {cell.words['seed']}"
+        dealt_ = dealt(cell.words["alpha"])
+        heading = f"{set_name(str(cell.words['data']))}, {dealt_}, trained for {trained(cell)}, seed {cell.words['seed']}"
         if record is None:
             sections.append(Section(heading, ["Not measured yet."]))
             continue
         means = between(record)
         rows = [cells(k, layer, f"{value:.3f}") for k, (layer, value) in enumerate(means.items())]
         table = Table(
-            f"cka-{cell.words['data']}-{length}-{cell.words['seed']}",
-            f"Mean linear CKA of two clients' networks, {record.found['images']:,} held-out images (the paper prints no numbers)",
+            f"cka-{cell.words['data']}-{cell.words['alpha']:g}-{dict(cell.extra)['trained']}-{cell.words['seed']}",
+            f"Mean linear CKA of two clients' networks on {record.found['images']:,} held-out images, at each layer's output before norm "
+            "and ReLU (the paper prints no numbers)",
             ["layer", "name", "mean over pairs"],
             rows,
         )

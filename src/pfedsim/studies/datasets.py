@@ -45,9 +45,7 @@ def no_cells(choice: Choice) -> list[Run]:
 def report(store: Store, choice: Choice) -> Document:
     rows: list[list[Cell]] = []
     notes: list[str] = []
-    for data in choice.of(data=tuple(COUNTS)).data:
-        if data not in COUNTS:
-            continue
+    for data in COUNTS:
         samples, classes, average, *spreads = paper()["datasets"]["cells"][data]
         why = wrong("datasets", data=data)
         notes += [f"{DAGGERS[len(notes)]} {why}"] if why else []
@@ -70,9 +68,9 @@ def report(store: Store, choice: Choice) -> Document:
 
 
 def distribution(choice: Choice) -> list[Run]:
-    choice = choice.of()
+    choice = choice.of(full_data=tuple(COUNTS))
     return [
-        Run(words(data, "local", alpha, choice.seeds[0], choice.settings), "counts")
+        Run(words(data, "local", alpha, choice.seeds[0], choice.settings, full=choice.full), "counts")
         for data in choice.data
         for alpha in choice.alphas
     ]  # fmt: skip
@@ -88,8 +86,7 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
 
 def distribution_report(store: Store, choice: Choice) -> Document:
     sections = []
-    choice = choice.of()
-    for data in choice.data:
+    for data in dict.fromkeys(str(c.words["data"]) for c in distribution(choice)):
         found = {c.words["alpha"]: store.find(c) for c in distribution(choice) if c.words["data"] == data}
         tables = {dealt(a): np.array(r.found["counts"]) for a, r in found.items() if r}
         if not tables:

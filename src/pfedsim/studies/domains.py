@@ -11,9 +11,10 @@ import numpy as np
 
 from pfedsim.methods import METHODS
 from pfedsim.report.document import Cell, Document, Figure, Section, Table, cells, ranked
+from pfedsim.studies import accuracy
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Record, Store
-from pfedsim.studies.grid import Runs, runs, set_name, spread, title
+from pfedsim.studies.grid import Runs, points, runs, scale, set_name, spread, tested, title
 from pfedsim.studies.paper import paper
 from pfedsim.studies.protocol import Choice, base, grid
 from pfedsim.studies.runner import not_at_hand
@@ -41,29 +42,31 @@ def report(store: Store, choice: Choice) -> Document:
         data = one.data[0]
         found = {m: runs(store, one, data, m, None) for m in one.methods}
         have = {m: r for m, r in found.items() if r.by_seed}
-        parts: list[str | Table | Figure] = [*_tables(data, have), *_sheet(data)] if have else ["Nothing of it is measured yet."]
-        sections.append(Section(set_name(data), [SCALE.get(data, ""), *parts] if data in SCALE else parts))
+        if not have:
+            sections.append(Section(set_name(data), ["Nothing of it is measured yet."]))
+            continue
+        said = " ".join([scale(next(iter(next(iter(have.values())).by_seed.values()))), *([REMARKS[data]] if data in REMARKS else [])])
+        figures = [*_sheet(data), accuracy.curves(data, {None: have}), accuracy.clients(data, {None: have})]
+        sections.append(Section(set_name(data), [said, *_tables(data, have), *figures]))
     return Document("domainnet", "Feature shift: accuracy by domain", sections)
 
 
-SCALE = {
-    "pacs": "In DomainNet's place: PACS reduced to 64 x 64, 5 clients a domain, join 0.5, 20 rounds, MobileNetV2 with ImageNet weights "
-    "(torchvision's V1; the paper's were V2).",
-    "digit-domains": "In DomainNet's place: MNIST, USPS, SVHN (cropped from full numbers), MNIST-M (its test part) and optdigits, 20 "
-    "clients a domain, LeNet5, the paper's 200 rounds.",
-    "domainnet": "20 of 345 classes, 30% of each, 64 x 64, 20 clients a domain.",
+REMARKS = {
+    "pacs": "In DomainNet's place: PACS reduced to 64 x 64; torchvision's ImageNet weights V1 (the paper's were V2).",
+    "digit-domains": "In DomainNet's place: MNIST, USPS, SVHN (cropped from full numbers), MNIST-M (its test part) and optdigits.",
+    "domainnet": "20 of 345 classes, 30% of each, 64 x 64.",
 }
 
 
 def by_domain(record: Record) -> dict[str, tuple[float, int]]:
-    """Domain -> accuracy in %, over its clients' test samples alike, and its samples. A client tests on half of what it has."""
+    """Domain -> accuracy in %, over its clients' test samples alike, and its samples."""
     clients = record.found["clients"]
     made = {}
     for name in dict.fromkeys(clients["domain"]):
         mine = [k for k, d in enumerate(clients["domain"]) if d == name]
-        tested = np.array([clients["samples"][k] - clients["samples"][k] // 2 for k in mine])
-        hits = np.array([clients["served"][k] for k in mine], dtype=float) * tested
-        made[name] = (float(100 * hits.sum() / tested.sum()), sum(clients["samples"][k] for k in mine))
+        counts = tested(record)[mine]
+        hits = np.array([clients["served"][k] for k in mine], dtype=float) * counts
+        made[name] = (float(100 * hits.sum() / counts.sum()), sum(clients["samples"][k] for k in mine))
     return made
 
 
@@ -80,20 +83,31 @@ def _tables(data: str, found: dict[str, Runs]) -> list[Table]:
     )
     columns.append(cells(*(r.seeds for r in found.values())))
     head = ["method", *domains, "average", "after local epochs", "seeds"]
-    made = [
-        Table(
-            f"domains-{data}",
-            f"{set_name(data)}: accuracy by domain in %, as served; the average is over all test samples",
-            head,
-            list(zip(*columns, strict=True)),
-        )
+    title_ = f"{set_name(data)}: accuracy by domain in %, as served; the average is over all test samples"
+    made = [Table(f"domains-{data}", title_, head, list(zip(*columns, strict=True)))]
+    theirs = dict(zip(paper()["domainnet"]["domains"], paper()["domainnet"]["samples"], strict=True)) if data == "domainnet" else {}
+    counts = [cells(n, f"{c:,}", *([f"{theirs[n]:,}"] if theirs else [])) for n, c in domains.items()]
+    made.append(Table(f"counts-{data}", "Samples of each domain", ["domain", "samples", *(["paper"] if theirs else [])], counts))
+    return made + (_beside(found, each) if data == "domainnet" else [])
+
+
+def _beside(found: dict[str, Runs], each: dict[str, list[dict[str, tuple[float, int]]]]) -> list[Table]:
+    """The paper's table, and ours minus it."""
+    theirs = paper()["domainnet"]
+    columns = [cells(*map(title, theirs["cells"]))]
+    for k in range(len(theirs["domains"]) + 1):
+        values = [row[k] for row in theirs["cells"].values()]
+        columns.append(ranked([m for m, _ in values], [f"{m:.2f} ({s:.2f})" for m, s in values]))
+    head = ["method", *theirs["domains"], "average"]
+    rows = []
+    for method, runs_ in found.items():
+        ours = [mean(one[d][0] for one in each[method]) if d in each[method][0] else None for d in theirs["domains"]] + [runs_.mean()]
+        printed = [m for m, _ in theirs["cells"][method]]
+        rows.append([Cell(title(method)), *(points(None if o is None else o - p) for o, p in zip(ours, printed, strict=True))])
+    return [
+        Table("domains-paper", "The paper's table", head, list(zip(*columns, strict=True))),
+        Table("domains-difference", "Ours minus the paper's, in points", head, rows),
     ]
-    made.append(Table(f"counts-{data}", "Samples of each domain", ["domain", "samples"], [cells(n, f"{c:,}") for n, c in domains.items()]))
-    if data == "domainnet":
-        theirs = paper()["domainnet"]
-        rows = [[Cell(title(m)), *cells(*(f"{a:.2f} ({s:.2f})" for a, s in values))] for m, values in theirs["cells"].items()]
-        made.append(Table("domains-paper", "The paper's table", ["method", *theirs["domains"], "average"], rows))
-    return made
 
 
 def _sheet(data: str) -> list[Figure]:

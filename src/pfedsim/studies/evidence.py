@@ -8,12 +8,19 @@ from dataclasses import dataclass
 from pfedsim.methods import METHODS
 from pfedsim.studies import domains, rho
 from pfedsim.studies.cells import Store
-from pfedsim.studies.grid import MICRO, Path, runs
-from pfedsim.studies.paper import paper, printed, wrong
+from pfedsim.studies.grid import MICRO, Path, Runs, runs
+from pfedsim.studies.paper import paper, printed
 from pfedsim.studies.protocol import OF_THE_PAPER, SEEDS, Choice
 
 Case = dict[str, float]
 """accuracy in % by method"""
+
+
+def common(found: dict[str, Runs]) -> dict[str, Runs]:
+    """The methods of which anything is there, each with the seeds that all of them have."""
+    have = {m: r for m, r in found.items() if r.by_seed}
+    seeds = set.intersection(*(set(r.by_seed) for r in have.values())) if have else set()
+    return {m: Runs({s: r.by_seed[s] for s in sorted(seeds)}) for m, r in have.items()}
 
 
 @dataclass(frozen=True)
@@ -25,33 +32,33 @@ class Evidence:
     whose: str = "ours"
 
     def cases(self, path: Path = MICRO) -> Iterator[tuple[str, float, Case]]:
-        """Label-shifted cases with at least pFedSim and one other method: set, alpha, accuracies."""
+        """Label-shifted cases with at least pFedSim and one other method: set, alpha, accuracies, over the seeds that all methods have."""
         chosen = self.choice.of(data=("cifar10", "cinic10", "tiny-imagenet", "emnist", "mnist", "fashion-mnist"), seeds=SEEDS)
         for data in chosen.data:
             for alpha in chosen.alphas:
-                case = self._case(chosen, data, alpha, path)
+                if self.whose == "paper":
+                    case = {m: p[0] for m in METHODS if path == MICRO and (p := printed("accuracy", m, data, alpha))}
+                else:
+                    case = {m: v for m, r in self.methods(data, alpha).items() if (v := r.mean(path)) is not None}
                 if "pfedsim" in case and len(case) > 1:
                     yield data, alpha, case
 
-    def _case(self, chosen: Choice, data: str, alpha: float, path: Path) -> Case:
-        if self.whose == "paper":
-            return {m: p[0] for m in METHODS if path == MICRO and (p := printed("accuracy", m, data, alpha))}
-        found = {m: runs(self.store, chosen, data, m, alpha).mean(path) for m in METHODS}
-        return {m: v for m, v in found.items() if v is not None}
+    def methods(self, data: str, alpha: float) -> dict[str, Runs]:
+        """Our runs of one case."""
+        chosen = self.choice.of(seeds=SEEDS)
+        return common({m: runs(self.store, chosen, data, m, alpha) for m in METHODS})
 
     def rhos(self) -> Iterator[tuple[str, float, dict[float, float]]]:
-        """Cases with at least three values of rho: set, alpha, accuracy by rho."""
+        """Cases with all values of rho (of the paper: but those known to be wrong): set, alpha, accuracy by rho."""
         chosen = rho.defaults(self.choice.of(data=OF_THE_PAPER))
         for data in chosen.data:
             for alpha in chosen.alphas:
-                if self.whose == "paper":
-                    marked = {r for r in rho.RHOS if wrong("rho", row=f"{r:g}", data=data, alpha=alpha)}
-                    found = {r: p[0] for r in rho.RHOS if r not in marked and (p := printed("rho", f"{r:g}", data, alpha))}
-                else:
-                    every = rho.found(self.store, chosen, data, alpha)
-                    found = {r: v for r in rho.RHOS if (v := every[r].mean()) is not None}
-                if len(found) >= 3:
-                    yield data, alpha, found
+                theirs = {r: p[0] for r, p in rho.of_paper(data, alpha).items()}
+                mine = {r: v for r, several in rho.found(self.store, chosen, data, alpha).items() if (v := several.mean()) is not None}
+                if self.whose == "paper" and theirs:
+                    yield data, alpha, theirs
+                elif self.whose == "ours" and len(mine) == len(rho.RHOS):
+                    yield data, alpha, mine
 
     def by_domain(self) -> Iterator[tuple[str, Case]]:
         """Feature-shifted cases: set, accuracy over all domains."""
@@ -59,7 +66,7 @@ class Evidence:
             yield "domainnet", {m: v[-1][0] for m, v in paper()["domainnet"]["cells"].items()}
             return
         for one in domains.choices(self.choice.of(data=("domainnet", "pacs", "digit-domains"), seeds=SEEDS)):
-            found = {m: runs(self.store, one, one.data[0], m, None).mean() for m in one.methods}
-            case = {m: v for m, v in found.items() if v is not None}
+            found = common({m: runs(self.store, one, one.data[0], m, None) for m in one.methods})
+            case = {m: v for m, r in found.items() if (v := r.mean()) is not None}
             if "pfedsim" in case and len(case) > 1:
                 yield one.data[0], case

@@ -52,6 +52,10 @@ class Runs:
         mine, theirs = self.figures(path), other.figures(path)
         return [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
 
+    def common(self, other: Runs) -> Runs:
+        """Those of its seeds that another has too."""
+        return Runs({seed: record for seed, record in self.by_seed.items() if seed in other.by_seed})
+
     def number(self, name: str) -> float | None:
         """A plain number of the record, averaged over the seeds."""
         values = [record.found[name] for record in self.by_seed.values()]
@@ -91,6 +95,14 @@ def by_alpha(store: Store, choice: Choice, data: str) -> dict[float | None, dict
     """Partition -> method -> its runs, of the partitions of which anything is there."""
     found = {alpha: table_of(store, choice, data, alpha) for alpha in alphas(data, choice)}
     return {alpha: by for alpha, by in found.items() if any(r.by_seed for r in by.values())}
+
+
+def tested(record: Record) -> np.ndarray:
+    """How many samples each client is tested on."""
+    samples = np.array(record.found["clients"]["samples"])
+    train = (samples * (1 - record.cell.words["test"]) + 1e-9).astype(int)
+    counts: np.ndarray = samples - np.clip(train, 1, np.maximum(samples - 1, 1))
+    return counts
 
 
 def scale(record: Record) -> str:

@@ -8,7 +8,7 @@ from statistics import mean
 from pfedsim.report.document import Document, Figure, Section, Table, cells, ranked
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Store
-from pfedsim.studies.grid import MICRO, TUNED, Runs, by_alpha, dealt, points, set_name, title
+from pfedsim.studies.grid import MICRO, TUNED, Runs, by_alpha, dealt, points, scale, set_name, title
 from pfedsim.studies.protocol import Choice, grid
 
 METHODS = ("local", "fedavg", "fedper", "pfedsim")
@@ -30,7 +30,16 @@ def report(store: Store, choice: Choice) -> Document:
     for data in choice.data:
         if found := by_alpha(store, choice, data):
             sections.append(
-                Section(set_name(data), [_table(data, found, MICRO), _table(data, found, TUNED), _gains(data, found), _figure(data, found)])
+                Section(
+                    set_name(data),
+                    [
+                        scale(next(r for by in found.values() for s in by.values() for r in s.by_seed.values())),
+                        _table(data, found, MICRO),
+                        _table(data, found, TUNED),
+                        _gains(data, found),
+                        _figure(data, found),
+                    ],
+                )
             )
     return Document("heterogeneity", "How unequal the data are", sections or [Section("", ["Nothing is measured yet."])])
 
@@ -44,7 +53,10 @@ def _table(data: str, found: Found, path: tuple[str, ...]) -> Table:
     columns = [cells(*map(title, methods))]
     for by in found.values():
         columns.append(ranked([by[m].mean(path) for m in methods], [by[m].text(path) for m in methods]))
-    head = ["method", *(f"{dealt(a)}, seeds {max((by[m].seeds for m in methods), key=len)}" for a, by in found.items())]
+    head = [
+        "method",
+        *(f"{dealt(a)}, seeds {' or '.join(dict.fromkeys(r.seeds for r in by.values() if r.by_seed))}" for a, by in found.items()),
+    ]
     return Table(
         f"heterogeneity-{data}-{path[0]}", f"{set_name(data)}: accuracy in %, {_words(path)}", head, list(zip(*columns, strict=True))
     )

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from pfedsim.studies.cells import Cell
 from pfedsim.studies.protocol import Choice, words
 
-LENGTHS = {"rounds": "20 rounds of 5 epochs", "epochs": "20 epochs", "steps": "20 steps"}
-SETTINGS: dict[str, dict[str, Any]] = {
+LENGTHS: dict[str, dict[str, Any]] = {
     "rounds": {"rounds": 20, "epochs": 5},
     "epochs": {"rounds": 20, "epochs": 1},
     "steps": {"rounds": 1, "epochs": 1, "local_steps": 20},
 }
 
 
+def trained(cell: Cell) -> str:
+    """How long this cell's networks train, in words."""
+    words = cell.words
+    if words.get("local_steps"):
+        return f"{words['local_steps']} steps"
+    return f"{words['rounds']} epochs" if words["epochs"] == 1 else f"{words['rounds']} rounds of {words['epochs']} epochs"
+
+
 def alone(data: str, choice: Choice, length: str, alpha: float | None, seed: int, **more: Any) -> dict[str, Any]:
     """Every client trains by itself in every round, all from one initial model."""
     return words(
-        data, "local", alpha, seed, {**SETTINGS[length], "join": 1.0, "score": {"every": 0, "finetune": 0}, **more, **choice.settings}
+        data, "local", alpha, seed, {**LENGTHS[length], "join": 1.0, "score": {"every": 0, "finetune": 0}, **more, **choice.settings}
     )

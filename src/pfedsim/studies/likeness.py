@@ -128,8 +128,7 @@ def _tables(session: Session, federation: Federation, models: list[Tensor]) -> t
         "LDB": of_losses(losses, thetas[:, trainable]),
         "CS": cosines.mean(2),
     }
-    for name in ("WDB",):
-        np.fill_diagonal(tables[name], 0.0)  # infinite: a client is at no distance from itself
+    np.fill_diagonal(tables["WDB"], 0.0)  # infinite: a client is at no distance from itself
     return tables, cosines
 
 

@@ -81,7 +81,7 @@ def _shown(value: float | None) -> str:
 
 
 def _all(record: Record, cell: Run) -> list[str | Table | Figure]:
-    label = f"all-pairs-{cell.words['data']}-{dict(cell.extra)['trained']}-{cell.words['seed']}"
+    label = f"all-pairs-{cell.words['data']}-{cell.words['alpha']:g}-{dict(cell.extra)['trained']}-{cell.words['seed']}"
     correlation = record.found["correlation"]
     rows = [cells(m, *(_shown(correlation[m][kind]) for kind in ("pearson", "spearman"))) for m in MEASURES]
     table = Table(

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pfedsim.errors import Error
 from pfedsim.report.document import Cell, Document, Section, Table, cells
 from pfedsim.runs.config import Config
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Store
 from pfedsim.studies.grid import dealt, set_name, title
-from pfedsim.studies.protocol import Choice, words
+from pfedsim.studies.protocol import Choice, base_name, words
 
 if TYPE_CHECKING:
     from pfedsim.runs.session import Session
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 FOLDS = 5
 METHODS = ("pfedsim", "fedap")
 HOW = (
-    "The server tries to tell each client's label distribution from what the client sent last. *Read off*: no fitting at all, the change "
+    "The server tries to tell each client's label distribution from what the client sent last. 'Read off': no fitting at all, the change "
     "of each class's bias against the common classifier counts as the class's share (training pushes up the biases of classes that a "
-    "client has). *Fitted*: a ridge regression, learnt on four fifths of the clients, as if their labels were known to the server, and "
+    "client has). 'Fitted': a ridge regression, learnt on four fifths of the clients, as if their labels were known to the server, and "
     "tried on the other fifth, five times over. AUROC: does the score tell present from absent classes (0.5: not at all, 1: perfectly)? "
     "Distance: total variation between the true distribution and the one told (0: the same); beside it that of guessing the mean of the "
     "known clients. f-FedAP's clients send their classifiers too; its statistics come on top."
@@ -31,6 +32,8 @@ HOW = (
 
 def plan(choice: Choice) -> list[Run]:
     choice = choice.of(methods=METHODS, alphas=(0.1,))
+    for method in [m for m in choice.methods if base_name(m) not in METHODS]:
+        raise Error(f"privacy reads what the server holds of each client: of {' and '.join(METHODS)}, not of {method}")
     quiet = {"score": {"every": 0, "finetune": 0}}
     return [
         Run(words(data, method, alpha, seed, {**quiet, **choice.settings}), "privacy", (("method", method),))

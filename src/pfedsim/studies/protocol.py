@@ -70,6 +70,7 @@ WHOLE: dict[str, dict[str, Any]] = {  # the paper's scale, where the above is sm
     "domainnet": {**PAPER, **PRETRAINED, "partition": "domain", "clients": 120, "minimum": 10},
 }
 CLIENTS_EACH = 20  # of a domain, appendix B.3
+TEN_CLASSES = ("cifar10", "cinic10", "mnist", "fashion-mnist", "digits")
 OF_THE_PAPER = ("cifar10", "cinic10", "tiny-imagenet", "emnist")
 ALPHAS = (0.1, 0.5)
 SEEDS = (42, 43, 44, 45, 46)
@@ -112,7 +113,9 @@ def words(
     data: str, method: str, alpha: float | None, seed: int, settings: Mapping[str, Any], full: bool = False, **more: Any
 ) -> dict[str, Any]:
     """A run's words; `more`, then `settings`, over the protocol's."""
-    chosen = {**base(data, full), "data": data, "method": method, "seed": seed, **more, **settings}
+    chosen = {**base(data, full), "data": data, "method": method, "seed": seed, **more}
+    for key, value in settings.items():
+        chosen[key] = {**chosen[key], **value} if isinstance(value, dict) and isinstance(chosen.get(key), dict) else value
     return chosen if alpha is None else {**chosen, "alpha": alpha}
 
 
@@ -140,3 +143,8 @@ def grid(choice: Choice, **more: Any) -> list[Cell]:
         for alpha in alphas(data, choice)
         for method in choice.methods
     ]
+
+
+def base_name(method: str) -> str:
+    """A method's name without its form and options."""
+    return method.partition("(")[0].partition(":")[0]

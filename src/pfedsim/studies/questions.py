@@ -8,7 +8,7 @@ from typing import Any
 from pfedsim.report.document import Cell, Document, Section, Table, cells, ranked
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Store
-from pfedsim.studies.grid import CLIENTS, MICRO, TUNED, TUNED_CLIENTS, Runs, dealt, points, runs, set_name, spread, title
+from pfedsim.studies.grid import CLIENTS, MICRO, TUNED, TUNED_CLIENTS, Runs, dealt, runs, scale, set_name, spread, title
 from pfedsim.studies.protocol import Choice, grid
 
 CONTROL = "pfedsim.studies.control:WarmFedPer"
@@ -29,8 +29,8 @@ def _parts(choice: Choice) -> list[tuple[Choice, dict[str, Any]]]:
 
 
 def plan(choice: Choice) -> list[Run]:
-    unswitched = grid(choice.of(methods=("fedavg", "fedprox", "pfedsim")))
-    return [cell for part, switched in _parts(choice) for cell in grid(part, **switched)] + unswitched
+    """Every switched run, and the same run unswitched."""
+    return [cell for part, switched in _parts(choice) for more in ({}, switched) for cell in grid(part, **more)]
 
 
 def report(store: Store, choice: Choice) -> Document:
@@ -39,7 +39,7 @@ def report(store: Store, choice: Choice) -> Document:
     for data in choice.of().data:
         name = set_name(data)
         sections += [
-            Section(f"{name}: does similarity matter?", [MATTER, *_forms(store, data, forms[0])]),
+            Section(f"{name}: does similarity matter?", [MATTER, *_scale(store, forms[0], data), *_forms(store, data, forms[0])]),
             Section(f"{name}: batches redrawn in every epoch", _switched(store, data, shuffled, "shuffle", "stored order", "redrawn")),
             Section(f"{name}: norm statistics averaged", _switched(store, data, shared, "buffers", "local", "shared")),
         ]
@@ -51,6 +51,11 @@ MATTER = (
     "(`uniform`: the similarity is thrown away), and FedPer after the same warm-up (one extractor for all, own classifiers). FedPer is "
     "served before local training, pFedSim after it: the columns after local epochs compare like with like."
 )
+
+
+def _scale(store: Store, choice: Choice, data: str) -> list[str]:
+    """How large these runs are, where one is finished."""
+    return [scale(record) for record in store.records(cell for cell in grid(choice) if cell.words["data"] == data)[:1]]
 
 
 def _cells(found: Sequence[tuple[str, Runs]]) -> list[list[Cell]]:
@@ -69,7 +74,7 @@ def _forms(store: Store, data: str, choice: Choice) -> list[Table]:
         shown = [(title(m), r) for m, r in found.items()]
         made.append(Table(f"forms-{data}-{alpha:g}", f"{where}: accuracy in %", ["method", *HEAD], _cells(shown), GROUPS))
         base, *others = found.items()
-        rows = [cells(title(m), *(spread(base[1].minus(r, path), "+") for path in PATHS), r.seeds) for m, r in others]
+        rows = [cells(title(m), *(spread(base[1].minus(r, path), "+") for path in PATHS), r.common(base[1]).seeds) for m, r in others]
         heading = f"{where}: {title(base[0])} minus the others in points, mean (std) over seeds"
         made.append(Table(f"forms-gaps-{data}-{alpha:g}", heading, [f"{title(base[0])} minus", *HEAD], rows, GROUPS))
     return made
@@ -83,10 +88,10 @@ def _switched(store: Store, data: str, part: tuple[Choice, dict[str, Any]], word
         for method in choice.methods:
             there = runs(store, choice, data, method, alpha, **switched)
             here = runs(store, choice, data, method, alpha)
-            both = Runs({s: r for s, r in here.by_seed.items() if s in there.by_seed}) if there.by_seed else here
-            rows += _cells([(f"{title(method)}, {off}", both), (f"{title(method)}, {on}", there)])
-            gaps = [None if there.mean(p) is None or both.mean(p) is None else (there.mean(p) or 0) - (both.mean(p) or 0) for p in PATHS]
-            rows.append([Cell("difference"), *map(points, gaps), Cell("")])
+            rows += _cells([(f"{title(method)}, {off}", here), (f"{title(method)}, {on}", there)])
+            rows.append(
+                cells("difference, seed by seed", *(spread(there.minus(here, path), "+") for path in PATHS), there.common(here).seeds)
+            )
         rows = [[Cell(c.text, "", c.value) for c in row] for row in rows]  # a difference is the point here, not who is best
         made.append(Table(f"{word}-{data}-{alpha:g}", f"{set_name(data)}, {dealt(alpha)}: accuracy in %", ["method", *HEAD], rows, GROUPS))
     return made

@@ -9,6 +9,7 @@ from pfedsim.report.document import Cell, Document, Section, Table, cells, markd
 from pfedsim.studies import speed
 from pfedsim.studies.cells import Record, Store, read
 from pfedsim.studies.grid import set_name
+from pfedsim.studies.paper import paper
 from pfedsim.studies.protocol import SEEDS, Choice
 from pfedsim.studies.runner import plan
 from pfedsim.studies.studies import STUDIES, Study
@@ -33,6 +34,7 @@ WANTED: dict[str, list[Choice]] = {  # what this page is to show of a study, whe
         Choice(data=("heart",)),
         Choice(data=("watch",)),
     ],
+    "overhead": [Choice(), Choice(settings={"backend": "torch"})],
     "domainnet": [Choice(data=("pacs",)), Choice(data=("digit-domains",))],
 }
 
@@ -43,16 +45,32 @@ def page(folder: Path) -> str:
     records = [read(path) for path in sorted(folder.glob("*.json"))]
     parts = [HEAD, markdown(_measured(records, folder.parent / "benchmarks" / "bench.json", store), level=2)]
     parts += [markdown(_study(study, store), level=2) for study in STUDIES.values() if study.name != "gaps"]
+    parts.append(markdown(_wrong(), level=2))
     return "\n".join(parts).rstrip() + "\n"
 
 
 def _study(study: Study, store: Store) -> Document:
-    command = (
-        f"`pfedsim reproduce {study.name}` (`--dry-run` says how long it takes); the paper's whole scale: "
-        f"`pfedsim reproduce {study.name} --full`. In the paper: {study.place}."
-    )
-    made = [study.report(store, choice) for choice in WANTED.get(study.name, [Choice()])]
-    return Document(study.name, made[0].title, [Section("", [command]), *(section for document in made for section in document.sections)])
+    wanted = WANTED.get(study.name, [Choice()])
+    made = [study.report(store, choice) for choice in wanted]
+    commands = ", ".join(f"`{command(study, choice)}`" for choice in wanted)
+    larger = {c.digest for c in study.plan(Choice(full=True))} != {c.digest for c in study.plan(Choice())}
+    whole = f" The paper's whole scale: `pfedsim reproduce {study.name} --full`." if larger else ""
+    head = Section("", [f"In the paper: {study.place}. Made by {commands} (`--dry-run` says how long it takes).{whole}"])
+    return Document(study.name, made[0].title, [head, *(section for document in made for section in document.sections)])
+
+
+def command(study: Study, choice: Choice) -> str:
+    """What a reader types for this part of a study."""
+    words = {"--data": choice.data, "--methods": choice.methods, "--alpha": choice.alphas, "--seeds": choice.seeds}
+    options = [f"{option} {','.join(map(str, value))}" for option, value in words.items() if value]
+    return " ".join(["pfedsim reproduce", study.name, *options, *(f"--set {k}={v}" for k, v in choice.settings.items())])
+
+
+def _wrong() -> Document:
+    """The paper's cells that are known to be wrong."""
+    rows = [cells(paper()[table]["place"], entry["why"]) for table in paper() for entry in paper()[table].get("wrong", [])]
+    table = Table("wrong", "Each carries a mark and a footnote wherever its table is shown", ["table", "what is wrong"], rows, prose=True)
+    return Document("wrong", "Cells of the paper that are known to be wrong", [Section("", [table])])
 
 
 def _measured(records: list[Record], benchmark: Path, store: Store) -> Document:
@@ -63,9 +81,9 @@ def _measured(records: list[Record], benchmark: Path, store: Store) -> Document:
             now = plan(study.plan(choice), store)
             if now.done or now.missing:
                 took = sum(r.made["cpu_seconds"] for r in now.done) / 3600
-                part = ", ".join(set_name(name) for name in choice.data)
+                part = ", ".join([*map(set_name, choice.data), *(f"{k} = {v}" for k, v in choice.settings.items())])
                 rows.append(cells(study.name, part, len(now.done), len(now.missing), f"{took:.2f}"))
-    head = ["study", "data, where not its default", "finished", "still to run", "hours of one core"]
+    head = ["study", "part, where not its default", "finished", "still to run", "hours of one core"]
     table = Table("measured", "Cells of each study: finished, and not run yet (a run that two studies share counts in both)", head, rows)
     if not records:
         return Document("measured", "What is measured and what is not", [Section("", ["Nothing yet.", table])])

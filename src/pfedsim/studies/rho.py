@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from pfedsim.report.document import DAGGERS, Cell, Document, Figure, Section, Table, cells, ranked
+from pfedsim.studies import gaps
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Store
-from pfedsim.studies.grid import TUNED, Runs, dealt, points, runs, set_name
+from pfedsim.studies.grid import TUNED, Runs, dealt, points, runs, scale, set_name
 from pfedsim.studies.paper import printed, wrong
-from pfedsim.studies.protocol import OF_THE_PAPER, Choice, grid
+from pfedsim.studies.protocol import OF_THE_PAPER, WHOLE, Choice, grid
 
 RHOS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 
@@ -38,19 +39,38 @@ def report(store: Store, choice: Choice) -> Document:
     for data in choice.data:
         by_alpha = {alpha: found(store, choice, data, alpha) for alpha in choice.alphas}
         if any(r.by_seed for by in by_alpha.values() for r in by.values()):
-            sections.append(Section(set_name(data), [_table(data, by_alpha), _figure(data, by_alpha)]))
+            first = next(r for by in by_alpha.values() for several in by.values() for r in several.by_seed.values())
+            sections.append(Section(set_name(data), [scale(first), _table(data, by_alpha), _figure(data, by_alpha)]))
+            sections += gaps.section(store, choice, data, _compared(data, by_alpha)) if choice.full or data not in WHOLE else []
     nothing = [Section("", ["Nothing is measured yet."])]
     return Document("rho", "The role of the generalization phase", sections or nothing)
+
+
+def of_paper(data: str, alpha: float) -> dict[float, tuple[float, float]]:
+    """The paper's cells by rho, without those that are known to be wrong."""
+    right = [r for r in RHOS if not wrong("rho", row=f"{r:g}", data=data, alpha=alpha)]
+    return {r: theirs for r in right if (theirs := printed("rho", f"{r:g}", data, alpha))}
+
+
+def _compared(data: str, by_alpha: dict[float, dict[float, Runs]]) -> list[gaps.Compared]:
+    """Without 0.5 and 1, which are in the main table."""
+    return [
+        gaps.Compared(f"rho = {r:g}", with_rho(r), alpha, ours, theirs)
+        for alpha, by in by_alpha.items()
+        for r, ours in by.items()
+        if ours.by_seed and r not in (0.5, 1.0) and (theirs := of_paper(data, alpha).get(r))
+    ]
 
 
 def _table(data: str, by_alpha: dict[float, dict[float, Runs]]) -> Table:
     columns: list[list[Cell]] = [cells(*(f"rho = {r:g}" + (" (FedAvg)" if r == 1 else "") for r in RHOS))]
     notes: list[str] = []
     for alpha, by in by_alpha.items():
-        theirs = [printed("rho", f"{r:g}", data, alpha) for r in RHOS]
+        right = of_paper(data, alpha)
+        theirs = [right.get(r) for r in RHOS]
         words = []
-        for r, t in zip(RHOS, theirs, strict=True):
-            why = wrong("rho", row=f"{r:g}", data=data, alpha=alpha)
+        for r in RHOS:
+            t, why = printed("rho", f"{r:g}", data, alpha), wrong("rho", row=f"{r:g}", data=data, alpha=alpha)
             words.append("-" if t is None else f"{t[0]:.2f} ({t[1]:.2f})" + (DAGGERS[len(notes)] if why else ""))
             notes += [f"{DAGGERS[len(notes)]} {why}"] if why and t else []
         means = [by[r].mean() for r in RHOS]
@@ -73,7 +93,7 @@ def _figure(data: str, by_alpha: dict[float, dict[float, Runs]]) -> Figure:
     shown: dict[str, dict[str, list[tuple[list[float], list[float]]]]] = {}
     for alpha, by in by_alpha.items():
         have = [r for r in RHOS if by[r].by_seed]
-        theirs = [(r, t[0]) for r in RHOS if (t := printed("rho", f"{r:g}", data, alpha))]
+        theirs = [(r, t[0]) for r, t in of_paper(data, alpha).items()]
         panel = {"ours, as served": [(have, [by[r].mean() or 0 for r in have])]} if have else {}
         if have and all(by[r].mean(TUNED) is not None for r in have):
             panel["ours, after local epochs"] = [(have, [by[r].mean(TUNED) or 0 for r in have])]

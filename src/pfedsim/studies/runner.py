@@ -18,7 +18,8 @@ from typing import Any
 
 from pfedsim.data import catalogue
 from pfedsim.errors import Error
-from pfedsim.studies.cells import Cell, Record, Store
+from pfedsim.studies.cells import Cell, Record, Store, read
+from pfedsim.studies.protocol import base_name
 
 Tell = Callable[[str], None]
 
@@ -40,7 +41,8 @@ def plan(cells: Sequence[Cell], store: Store) -> Plan:
     found = {cell.digest: store.find(cell) for cell in unique}
     missing = [cell for cell in unique if found[cell.digest] is None]
     done = [record for record in found.values() if record is not None]
-    guesses = [_guess(cell, done) for cell in missing]
+    known = [read(path) for path in sorted(store.folder.glob("*.json"))] if missing else []  # of any study
+    guesses = [_guess(cell, known) for cell in missing]
     return Plan(done, missing, sum(g for g in guesses if g is not None), sum(g is None for g in guesses))
 
 
@@ -59,7 +61,7 @@ def _guess(cell: Cell, done: Sequence[Record]) -> float | None:
 
 def _base(cell: Cell, word: str) -> Any:
     value = cell.words.get(word)
-    return value.partition("(")[0].partition(":")[0] if word == "method" and value else value
+    return base_name(value) if word == "method" and value else value
 
 
 @dataclass

@@ -46,7 +46,7 @@ def report(store: Store, choice: Choice) -> Document:
         prose=True,
         notes=[f"Communication and computation: times FedAvg's bytes (both ways) and seconds per sample; above {HEAVY} counts as heavy. "
                "Privacy: what is sent beyond a model, and the AUROC with which the server tells present from absent classes "
-               "(`pfedsim reproduce privacy`). Public data: no run of these methods was given any. FedMD is not implemented here."],
+               "(`pfedsim reproduce privacy`). Public data: none of these methods has a place for any. FedMD is not implemented here."],
     )  # fmt: skip
     return Document("shortcomings", "Shortcomings of similarity-based methods", [Section("", [table])])
 
@@ -55,7 +55,7 @@ def _measured(row: str, method: str, costs: Any, readings: dict[str, Any]) -> st
     if method == "fedmd":
         return "not measured"
     if row == "public":
-        return "no"
+        return "no, by construction"
     if row == "privacy":
         extra = ", ".join(costs["methods"].get(method, {}).get("sent beyond a model", [])) if costs else ""
         told = {way: got["auroc"] for way, got in readings.get(method, {}).items() if isinstance(got, dict)}

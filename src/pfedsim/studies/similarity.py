@@ -11,8 +11,8 @@ import numpy as np
 from pfedsim.report.document import Cell, Document, Figure, Section, Table, cells
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Record, Store
-from pfedsim.studies.grid import set_name
-from pfedsim.studies.lengths import LENGTHS, alone
+from pfedsim.studies.grid import dealt, set_name
+from pfedsim.studies.lengths import LENGTHS, alone, trained
 from pfedsim.studies.likeness import SUBSETS
 from pfedsim.studies.paper import paper
 from pfedsim.studies.protocol import Choice
@@ -45,7 +45,8 @@ def name(a: int, b: int) -> str:
 
 
 def heading(cell: Run) -> str:
-    return f"{set_name(str(cell.words['data']))}, trained for {LENGTHS[dict(cell.extra)['trained']]}, seed {cell.words['seed']}"
+    dealt_ = f", {dealt(cell.words['alpha'])}" if "alpha" in cell.words else ""
+    return f"{set_name(str(cell.words['data']))}{dealt_}, trained for {trained(cell)}, seed {cell.words['seed']}"
 
 
 def report(store: Store, choice: Choice) -> Document:

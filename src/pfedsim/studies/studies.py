@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pfedsim.errors import Error
 from pfedsim.report.document import Document
 from pfedsim.studies import (
     accuracy,
@@ -24,7 +25,15 @@ from pfedsim.studies import (
     workflow,
 )
 from pfedsim.studies.cells import Cell, Store
-from pfedsim.studies.protocol import Choice
+from pfedsim.studies.protocol import TEN_CLASSES, Choice, base
+
+ALL = ("methods", "data", "alpha", "seeds")
+KINDS: dict[str, tuple[str, Callable[[str], bool]]] = {  # what data a study takes
+    "any": ("any set", lambda data: bool(base(data))),
+    "dealt": ("sets that are dealt by their labels", lambda data: base(data)["partition"] == "dirichlet"),
+    "domains": ("sets of several domains", lambda data: base(data)["partition"] == "domain"),
+    "ten": ("sets of ten classes that are dealt by their labels", lambda data: data in TEN_CLASSES),
+}
 
 
 @dataclass(frozen=True)
@@ -36,30 +45,51 @@ class Study:
     place: str
     plan: Callable[[Choice], list[Cell]]
     report: Callable[[Store, Choice], Document]
+    takes: Sequence[str] = ALL
+    """which of the options that choose a part"""
+    sets: str = "dealt"
     alone: bool = False
     """measured by the clock: one cell at a time"""
+
+    def check(self, choice: Choice) -> None:
+        """Refuses what this study cannot honour."""
+        given = dict(zip(ALL, (choice.methods, choice.data, choice.alphas, choice.seeds), strict=True))
+        for option in [o for o, value in given.items() if value and o not in self.takes]:
+            which = " and ".join(f"--{o}" for o in self.takes) or "none of --methods, --data, --alpha and --seeds"
+            raise Error(f"{self.name} takes no --{option}; it takes {which}")
+        words, suits = KINDS[self.sets]
+        for data in choice.data:
+            if not suits(data):
+                raise Error(f"{self.name} takes {words}, not {data}")
 
 
 STUDIES = {
     study.name: study
     for study in (
-        Study("accuracy", "accuracy of the twelve methods", "Table 3", accuracy.plan, accuracy.report),
-        Study("rho", "the role of the generalization phase", "Table 6", rho.plan, rho.report),
-        Study("overhead", "seconds, bytes and storage of a method", "Table 7", overhead.plan, overhead.report, alone=True),
-        Study("domainnet", "accuracy by domain under feature shift", "Table 8, Figure 5", domains.plan, domains.report),
-        Study("workflow", "the four steps of a round", "Figure 4", workflow.plan, workflow.report),
-        Study("cka", "which layer tells clients apart", "Figure 1", cka.plan, cka.report),
-        Study("similarity", "classifiers of four label subsets", "Figure 2", similarity.plan, similarity.report),
-        Study("metrics", "four measures of how alike clients are", "Table 2", metrics.plan, metrics.report),
-        Study("distribution", "who holds which classes", "Figure 3", datasets.distribution, datasets.distribution_report),
-        Study("datasets", "the data sets and how they are dealt", "Table 4", datasets.no_cells, datasets.report),
+        Study("accuracy", "accuracy of the twelve methods", "Table 3", accuracy.plan, accuracy.report, sets="any"),
+        Study("rho", "the role of the generalization phase", "Table 6", rho.plan, rho.report, ALL[1:]),
+        Study("overhead", "seconds, bytes and storage of a method", "Table 7", overhead.plan, overhead.report, ALL[:3], alone=True),
         Study(
-            "shortcomings", "what similarity-based methods cost and ask for", "Table 1", shortcomings.plan, shortcomings.report, alone=True
+            "domainnet", "accuracy by domain under feature shift", "Table 8, Figure 5", domains.plan, domains.report,
+            ("methods", "data", "seeds"), "domains",
+        ),
+        Study("workflow", "the four steps of a round", "Figure 4", workflow.plan, workflow.report, ("data", "alpha")),
+        Study("cka", "which layer tells clients apart", "Figure 1", cka.plan, cka.report, ALL[1:]),
+        Study("similarity", "classifiers of four label subsets", "Figure 2", similarity.plan, similarity.report, ("data", "seeds"), "ten"),
+        Study("metrics", "four measures of how alike clients are", "Table 2", metrics.plan, metrics.report, ALL[1:], "ten"),
+        Study(
+            "distribution", "who holds which classes", "Figure 3", datasets.distribution, datasets.distribution_report,
+            ("data", "alpha"),
+        ),
+        Study("datasets", "the data sets and how they are dealt", "Table 4", datasets.no_cells, datasets.report, ()),
+        Study(
+            "shortcomings", "what similarity-based methods cost and ask for", "Table 1", shortcomings.plan, shortcomings.report, (),
+            alone=True,
         ),
         Study("heterogeneity", "the gain shrinks towards equal data", "appendix C.2", heterogeneity.plan, heterogeneity.report),
         Study("privacy", "what a server can read of its clients' labels", "Table 1", privacy.plan, privacy.report),
-        Study("questions", "does similarity matter? shuffling? shared statistics?", "not in it", questions.plan, questions.report),
-        Study("gaps", "runs that look for the cause of a distance from Table 3", "not in it", gaps.plan, accuracy.report),
-        Study("claims", "every claim that a number can refute", "throughout", claims.plan, claims.report),
+        Study("questions", "does similarity matter? shuffling? shared statistics?", "not in it", questions.plan, questions.report, ALL[1:]),
+        Study("gaps", "runs that look for the cause of a distance from the paper", "not in it", gaps.plan, accuracy.report),
+        Study("claims", "every claim that a number can refute", "throughout", claims.plan, claims.report, ()),
     )
-}
+}  # fmt: skip

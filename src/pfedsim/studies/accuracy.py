@@ -53,14 +53,15 @@ def _sections(store: Store, choice: Choice, data: str, found: Found) -> list[Sec
             f"{name}: both kinds of score",
             [BOTH_KINDS, *(_kinds(data, alpha, by) for alpha, by in found.items())],
         ),
-        *(gaps.section(store, choice, data, _compared(data, found)) if choice.full or data not in WHOLE else []),
+        *(gaps.section(store, choice, data, compared(data, found)) if choice.full or data not in WHOLE else []),
         Section(f"{name}: over the rounds", [curves(data, found)]),
         Section(f"{name}: client by client", [clients(data, found)]),
         *_similarities(data, found),
     ]
 
 
-def _compared(data: str, found: Found) -> list[gaps.Compared]:
+def compared(data: str, found: Found) -> list[gaps.Compared]:
+    """The cells of the paper that are measured."""
     return [
         gaps.Compared(title(method), method, alpha, ours, theirs)
         for alpha, by in found.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from importlib import resources
 
 from pfedsim.report.document import Document, Section, Table, cells
@@ -24,6 +25,16 @@ def plan(choice: Choice) -> list[Run]:
     return []
 
 
+def verdicts(store: Store, choice: Choice) -> Counter[str]:
+    """How many claims hold, do not, and are not measured."""
+    return Counter(CHECKS[claim["id"]](Evidence(store, choice)).word for claim in stated())
+
+
+def counted(words: Counter[str]) -> str:
+    """The verdicts in a sentence."""
+    return f"{words.total()} claims: {words['holds']} hold, {words['does not']} do not, {words['not measured']} are not measured."
+
+
 def report(store: Store, choice: Choice) -> Document:
     rows = []
     for claim in stated():
@@ -32,8 +43,7 @@ def report(store: Store, choice: Choice) -> Document:
         own = "" if theirs.holds is None else f" By the paper's own numbers it {'holds' if theirs.holds else 'does not hold'}."
         sentence = f'"{claim["sentence"]}" ({claim["place"]})'
         rows.append(cells(mine.word, sentence, f"{claim['holds']}.{own}", mine.figures or "-"))
-    counts = {word: sum(row[0].text == word for row in rows) for word in ("holds", "does not", "not measured")}
     head = ["verdict", "the paper's sentence", "it holds if", "our figures"]
-    summary = f"{len(rows)} claims: {counts['holds']} hold, {counts['does not']} do not, {counts['not measured']} are not measured."
+    summary = counted(Counter(row[0].text for row in rows))
     table = Table("claims", "Claims and verdicts; NOT marks the cases that fail", head, rows, prose=True)
     return Document("claims", "The paper's claims", [Section("", [summary, table])])

@@ -16,7 +16,7 @@ from pfedsim.studies.grid import Runs, dealt, points, set_name
 from pfedsim.studies.protocol import Choice, base_name, cell
 
 FAR = 2  # standard deviations of the paper
-CLOSED = "closes it"
+CLOSED, EXPLAINED = "closes it", "explained"
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,11 @@ def section(store: Store, choice: Choice, data: str, compared: Sequence[Compared
 HEAD = ["method, and what was switched", "accuracy", "moved", "paper", "in std", "so"]
 
 
+def explained(store: Store, choice: Choice, data: str, one: Compared) -> bool:
+    """Whether a run is finished that closes this gap."""
+    return _rows(store, choice, data, one)[0][-1].text == EXPLAINED
+
+
 def _rows(store: Store, choice: Choice, data: str, one: Compared) -> list[list[Cell]]:
     """Ours, and below it a row for each cause."""
     here = one.ours.figures().get(choice.seeds[0])
@@ -107,7 +112,7 @@ def _rows(store: Store, choice: Choice, data: str, one: Compared) -> list[list[C
         else:
             so = "near before" if not one.far(here) else "does not" if one.far(there) else CLOSED
             tried.append(_row(f"- {cause.why}", there, there - here, one.theirs, so))
-    verdict = "explained" if any(row[-1].text == CLOSED for row in tried) else "open"
+    verdict = EXPLAINED if any(row[-1].text == CLOSED for row in tried) else "open"
     return [_row(f"{one.name}, {dealt(one.alpha)}", one.ours.mean() or 0.0, None, one.theirs, verdict), *tried]
 
 

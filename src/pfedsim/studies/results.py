@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 from pfedsim.report.document import Cell, Document, Section, Table, cells, markdown
-from pfedsim.studies import speed
+from pfedsim.studies import accuracy, claims, gaps, speed
 from pfedsim.studies.cells import Record, Store, read
-from pfedsim.studies.grid import set_name
+from pfedsim.studies.grid import MICRO, TUNED, by_alpha, dealt, set_name, title
 from pfedsim.studies.paper import paper
 from pfedsim.studies.protocol import SEEDS, Choice
 from pfedsim.studies.runner import plan
@@ -43,7 +43,11 @@ def page(folder: Path) -> str:
     """The whole page."""
     store = Store(folder)
     records = [read(path) for path in sorted(folder.glob("*.json"))]
-    parts = [HEAD, markdown(_measured(records, folder.parent / "benchmarks" / "bench.json", store), level=2)]
+    parts = [
+        HEAD,
+        markdown(_short(store), level=2),
+        markdown(_measured(records, folder.parent / "benchmarks" / "bench.json", store), level=2),
+    ]
     parts += [markdown(_study(study, store), level=2) for study in STUDIES.values() if study.name != "gaps"]
     parts.append(markdown(_wrong(), level=2))
     return "\n".join(parts).rstrip() + "\n"
@@ -71,6 +75,29 @@ def _wrong() -> Document:
     rows = [cells(paper()[table]["place"], entry["why"]) for table in paper() for entry in paper()[table].get("wrong", [])]
     table = Table("wrong", "Each carries a mark and a footnote wherever its table is shown", ["table", "what is wrong"], rows, prose=True)
     return Document("wrong", "Cells of the paper that are known to be wrong", [Section("", [table])])
+
+
+def _short(store: Store) -> Document:
+    """What a reader in a hurry wants to know of the main table."""
+    choice = WANTED["accuracy"][0].of()
+    found, said = by_alpha(store, choice, "cifar10"), []
+    compared = accuracy.compared("cifar10", found)
+    far = [one for one in compared if one.far(one.ours.mean())]
+    closed = sum(gaps.explained(store, choice, "cifar10", one) for one in far)
+    if compared:
+        said.append(
+            f"- {len(compared) - len(far)} of the {len(compared)} cells of the paper's CIFAR-10 table that are measured lie within two of "
+            f"its standard deviations; for {closed} of the other {len(far)} a run with a named cause switched closes the gap."
+        )
+    for alpha, by in found.items():
+        best = [max((r.mean(path) or 0, title(m)) for m, r in by.items()) for path in (MICRO, TUNED)]
+        (served, first), (tuned, second) = best
+        said.append(
+            f"- {dealt(alpha)}: best as served is {first} ({served:.2f}); after the same local epochs for every method it is {second} "
+            f"({tuned:.2f}), and pFedSim has {by['pfedsim'].text(TUNED)}."
+        )
+    said.append(f"- {claims.counted(claims.verdicts(store, Choice()))}")
+    return Document("short", "In short", [Section("", ["\n".join(said)])])
 
 
 def _measured(records: list[Record], benchmark: Path, store: Store) -> Document:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def test_a_far_cell_is_listed_with_the_causes_tried(store: Store, monkeypatch: p
     before = next(t for t in accuracy.report(store, choice).tables() if t.name == "gaps-cifar10")
     assert [row[-1].text for row in before.rows] == ["open", "not run"]
     assert before.rows[0][0].text == "FedPer, Dir(0.1)"
-    found = record(cause.cell(choice.of(), "cifar10", "fedper", 0.1), 0.70)
+    found = record(cause.cells(choice.of(), "cifar10", "fedper", 0.1)[42], 0.70)
     found.found["finetuned"]["micro"] = 0.825  # type: ignore[index]
     store.put(found)
     after = next(t for t in accuracy.report(store, choice).tables() if t.name == "gaps-cifar10")
@@ -73,7 +74,7 @@ def test_a_cause_is_judged_against_our_run_of_its_own_seed(store: Store, monkeyp
     store.put(record(cell("cifar10", "local", 0.1, 43, {}), 0.90))
     for seeds, here, so in (((42, 43), 0.83, "near before"), ((43, 42), 0.85, "closes it"), ((43, 42), 0.88, "does not")):
         choice = Choice(seeds=seeds)
-        asked = cause.cell(choice.of(), "cifar10", "local", 0.1)
+        (asked,) = cause.cells(choice.of(), "cifar10", "local", 0.1).values()
         assert (asked.words["seed"], dict(asked.extra)) == (seeds[0], cause.extra)
         assert asked.digest in {c.digest for c in gaps.plan(choice)}
         store.put(record(asked, here))
@@ -81,6 +82,11 @@ def test_a_cause_is_judged_against_our_run_of_its_own_seed(store: Store, monkeyp
         assert table.rows[1][-1].text == so
         assert table.rows[0][-1].text == ("explained" if so == "closes it" else "open")
     assert table.rows[1][2].text == "-2.00"  # 88 against 90
+    both = replace(cause, seeds=[42, 43])  # 83 and 88 against 84 and 90
+    monkeypatch.setattr(gaps, "causes", lambda: [both])
+    table = next(t for t in accuracy.report(store, choice).tables() if t.name == "gaps-cifar10")
+    assert [c.text for c in table.rows[1][1:3]] == ["85.50", "-1.50"]
+    assert (table.rows[1][0].text, table.rows[1][-1].text) == ("- another scale of the pixels, seeds 42, 43", "closes it")
 
 
 def test_claims_are_judged_by_what_is_finished(store: Store) -> None:

@@ -16,7 +16,9 @@ from pfedsim.errors import Error, nearest
 
 if TYPE_CHECKING:
     from pfedsim.report.document import Document
+    from pfedsim.studies.cells import Store
     from pfedsim.studies.runner import Plan
+    from pfedsim.studies.studies import Study
 
 NAMES = (
     "accuracy", "rho", "overhead", "domainnet", "workflow", "cka", "similarity", "metrics", "distribution", "datasets", "shortcomings",
@@ -65,7 +67,7 @@ def reproduce(
     from pfedsim.report.document import write
     from pfedsim.studies.cells import Store
     from pfedsim.studies.protocol import Choice
-    from pfedsim.studies.runner import carry_out, plan
+    from pfedsim.studies.runner import plan
 
     study, store, choice = STUDIES[name], Store(results), Choice(*wanted)
     study.check(choice)
@@ -75,16 +77,7 @@ def reproduce(
         console.print(line, highlight=False, soft_wrap=True)
     if dry_run:
         return
-    if study.alone and now.missing and os.getloadavg()[0] > BUSY:
-        console.print(
-            f"the machine is busy (load {os.getloadavg()[0]:.1f}): seconds will be too long; run this study alone", highlight=False
-        )
-    try:
-        failed = {} if only_report else carry_out(
-            now.missing, store, jobs, lambda line: console.print(line, highlight=False, soft_wrap=True)
-        )  # fmt: skip
-    except KeyboardInterrupt:
-        raise Interrupted("; the same command goes on where it was") from None
+    failed = {} if only_report else _run(study, now, store, jobs, console)
     document, place = study.report(store, choice), out or Path("reproduced") / name
     write(document, place)
     _print(document, console)
@@ -95,6 +88,19 @@ def reproduce(
     _say_failed(failed)
     if failed:
         raise typer.Exit(1)
+
+
+def _run(study: Study, now: Plan, store: Store, jobs: int, console: Console) -> dict[str, str]:
+    """Runs what is missing; why what failed did."""
+    from pfedsim.studies.runner import carry_out
+
+    load = os.getloadavg()[0]
+    if study.alone and now.missing and load > BUSY:
+        console.print(f"the machine is busy (load {load:.1f}): seconds will be too long; run this study alone", highlight=False)
+    try:
+        return carry_out(now.missing, store, jobs, lambda line: console.print(line, highlight=False, soft_wrap=True))
+    except KeyboardInterrupt:
+        raise Interrupted("; the same command goes on where it was") from None
 
 
 def _print(document: Document, console: Console) -> None:

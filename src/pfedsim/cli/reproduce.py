@@ -49,7 +49,12 @@ def reproduce(
     """Run a table, figure or claim of the paper and set it beside the paper's; finished runs are kept and count as done."""
     if not list_all and not markdown and name is not None and name not in NAMES:
         raise Error(f"there is no study {name!r}; {nearest(name, NAMES)}")
+    for option, text in (("--methods", methods), ("--data", data), ("--alpha", alpha), ("--seeds", seeds)):
+        if text and not listed(text):
+            raise Error(f"{option} {text!r} names nothing")
     wanted = full, listed(methods), listed(data), [_number(part) for part in listed(alpha)], numbers(seeds), _settings(settings or [])
+    if markdown and (name or any(wanted)):
+        raise Error("--markdown prints all that is finished: it takes --results and nothing else")
     if markdown:
         from pfedsim.studies.results import page
 
@@ -71,6 +76,8 @@ def reproduce(
 
     study, store, choice = STUDIES[name], Store(results), Choice(*wanted)
     study.check(choice)
+    if study.alone and (jobs or 1) > 1:
+        raise Error(f"--jobs {jobs}: {name} is measured by the clock, one run at a time")
     jobs = 1 if study.alone else jobs or len(os.sched_getaffinity(0))
     now = plan(study.plan(choice), store)
     for line in [*(_listing(now) if dry_run else []), summary(now, jobs)]:

@@ -9,14 +9,13 @@ import numpy as np
 
 from pfedsim.report.document import Cell, Document, Figure, Section, Table, cells, ranked
 from pfedsim.report.tables import size
-from pfedsim.studies import gaps
 from pfedsim.studies import grid as grids
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Store
 from pfedsim.studies.grid import CLIENTS, MICRO, TUNED, TUNED_CLIENTS, Runs, dealt, points, set_name, title
 from pfedsim.studies.packing import unpacked
 from pfedsim.studies.paper import printed
-from pfedsim.studies.protocol import OF_THE_PAPER, WHOLE, Choice, grid
+from pfedsim.studies.protocol import OF_THE_PAPER, Choice, grid
 
 Found = dict[float | None, dict[str, Runs]]
 
@@ -35,14 +34,14 @@ def report(store: Store, choice: Choice) -> Document:
     sections, everything = [], {data: grids.by_alpha(store, choice, data) for data in choice.data}
     for data, found in everything.items():
         if found:
-            sections += _sections(store, choice, data, found)
+            sections += _sections(data, found)
         else:
             sections.append(Section(set_name(data), [f"Nothing of {set_name(data)} is measured yet."]))
     dirichlet = {data: found for data, found in everything.items() if any(alpha is not None for alpha in found)}
     return Document("accuracy", "Accuracy of the twelve methods", [*sections, *_as_printed(choice, dirichlet)])
 
 
-def _sections(store: Store, choice: Choice, data: str, found: Found) -> list[Section]:
+def _sections(data: str, found: Found) -> list[Section]:
     name = set_name(data)
     return [
         Section(
@@ -53,20 +52,9 @@ def _sections(store: Store, choice: Choice, data: str, found: Found) -> list[Sec
             f"{name}: both kinds of score",
             [BOTH_KINDS, *(_kinds(data, alpha, by) for alpha, by in found.items())],
         ),
-        *(gaps.section(store, choice, data, compared(data, found)) if choice.full or data not in WHOLE else []),
         Section(f"{name}: over the rounds", [curves(data, found)]),
         Section(f"{name}: client by client", [clients(data, found)]),
         *_similarities(data, found),
-    ]
-
-
-def compared(data: str, found: Found) -> list[gaps.Compared]:
-    """The cells of the paper that are measured."""
-    return [
-        gaps.Compared(title(method), method, alpha, ours, theirs)
-        for alpha, by in found.items()
-        for method, ours in by.items()
-        if ours.by_seed and (theirs := printed("accuracy", method, data, alpha))
     ]
 
 

@@ -46,4 +46,14 @@ def report(store: Store, choice: Choice) -> Document:
     head = ["verdict", "the paper's sentence", "it holds if", "our figures"]
     summary = counted(Counter(row[0].text for row in rows))
     table = Table("claims", "Claims and verdicts; NOT marks the cases that fail", head, rows, prose=True)
-    return Document("claims", "The paper's claims", [Section("", [summary, table])])
+    return Document("claims", "The paper's claims", [Section("", [f"{summary} {_by_what(store, choice)}", table])])
+
+
+def _by_what(store: Store, choice: Choice) -> str:
+    """How much of the paper the verdicts are of."""
+    theirs = {(data, alpha) for data, alpha, _ in Evidence(store, choice, "paper").cases()}
+    ours = [case for case in Evidence(store, choice).cases() if case[:2] in theirs]
+    return (
+        f'A claim about all cases is judged by those measured: of Table 3 {len(ours)} of {len(theirs)}, so "holds" is less than it says. '
+        "Methods are compared over the seeds that all of them have."
+    )

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from typing import Any
 
-from pfedsim.report.document import Cell, Section, Table, cells
+from pfedsim.report.document import Cell, Document, Figure, Section, Table, cells
+from pfedsim.studies import rho
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Store
-from pfedsim.studies.grid import Runs, dealt, points, set_name
-from pfedsim.studies.protocol import Choice, base_name, cell
+from pfedsim.studies.grid import Runs, by_alpha, dealt, points, set_name, title
+from pfedsim.studies.paper import printed
+from pfedsim.studies.protocol import SEEDS, Choice, base_name, cell
 
 FAR = 2  # standard deviations of the paper
-CLOSED, EXPLAINED = "closes it", "explained"
+HOW = (
+    "Moved: the runs with the cause switched against our own runs of the same seeds. Then: our mean over all seeds, moved by as much, and "
+    f"its distance from the paper. A cause closes a gap where our mean lies more than {FAR} of the paper's standard deviations away and "
+    "what is then left does not; with one or two seeds this is a hint, not a proof."
+)
 
 
 @dataclass(frozen=True)
@@ -33,12 +39,12 @@ class Cause:
     model: str = "served"
     """which of the two scores to look at"""
     seeds: Sequence[int] = ()
-    """at which it is tried, where not the study's first alone: some gaps show in the mean only"""
+    """at which it is tried, where not the first alone: some gaps show in the mean only"""
 
     def cells(self, choice: Choice, data: str, method: str, alpha: float | None) -> dict[int, Run]:
         """Its runs by seed."""
         settings, made = {**choice.settings, **self.settings}, {}
-        for seed in self.seeds or choice.seeds[:1]:
+        for seed in self.seeds or SEEDS[:1]:
             one = cell(data, self.run or method, alpha, seed, settings, full=choice.full)
             made[seed] = Run(one.words, one.kind, tuple(self.extra.items()))
         return made
@@ -53,7 +59,7 @@ def causes() -> list[Cause]:
 
 def plan(choice: Choice) -> list[Run]:
     """Every cause's runs."""
-    choice = choice.of(data=("cifar10",))
+    choice = choice.of()
     return [
         one
         for data in choice.data
@@ -71,57 +77,121 @@ class Compared:
 
     name: str
     method: str
-    alpha: float | None
+    alpha: float
     ours: Runs
     theirs: tuple[float, float]
     """mean and standard deviation"""
 
-    def far(self, accuracy: float | None) -> bool:
-        return accuracy is not None and abs(accuracy - self.theirs[0]) > FAR * self.theirs[1]
+    @property
+    def mean(self) -> float:
+        return self.ours.mean() or 0.0
+
+    def apart(self, accuracy: float) -> float:
+        """In standard deviations of the paper."""
+        return (accuracy - self.theirs[0]) / self.theirs[1]
+
+    @property
+    def far(self) -> bool:
+        return abs(self.apart(self.mean)) > FAR
 
 
-def section(store: Store, choice: Choice, data: str, compared: Sequence[Compared]) -> list[Section]:
-    """The cells that lie far from the paper's, each with the causes tried."""
-    if not compared:
-        return []
-    heading = f"{set_name(data)}: more than two of the paper's standard deviations away"
-    rows = [row for one in compared if one.far(one.ours.mean()) for row in _rows(store, choice, data, one)]
-    if not rows:
-        return [Section(heading, ["No cell measured so far lies that far from the paper's."])]
-    title = f"Ours, and below it our run of seed {choice.seeds[0]} with a named cause switched (`pfedsim reproduce gaps`)"
-    note = (
-        f"Moved: against our own runs of the same seeds. A cause closes the gap where those lie more than {FAR} of the paper's standard "
-        "deviations away and those with the cause switched do not; with one or two seeds this is a hint, not a proof."
-    )
-    return [Section(heading, [Table(f"gaps-{data}", title, HEAD, rows, notes=[note])])]
+@dataclass(frozen=True)
+class Tried:
+    """A cause and its finished runs."""
+
+    cause: Cause
+    switched: Runs
+    accuracy: float | None
+    moved: float | None
+    """against our own runs of the same seeds"""
 
 
-HEAD = ["method, and what was switched", "accuracy", "moved", "paper", "in std", "so"]
+def main_table(store: Store, choice: Choice, data: str) -> list[Compared]:
+    """The cells of the paper's Table 3 that are measured, with all seeds that are finished."""
+    found = by_alpha(store, replace(choice.of(), seeds=SEEDS), data)
+    return [
+        Compared(title(method), method, alpha, ours, theirs)
+        for alpha, by in found.items()
+        for method, ours in by.items()
+        if alpha and ours.by_seed and (theirs := printed("accuracy", method, data, alpha))
+    ]
+
+
+def of_rho(store: Store, choice: Choice, data: str) -> list[Compared]:
+    """The same of Table 6, without 0.5 and 1, which are in the main table."""
+    return [
+        Compared(f"rho = {r:g}", rho.with_rho(r), alpha, ours, theirs)
+        for alpha in choice.of().alphas
+        for r, ours in rho.found(store, choice.of(), data, alpha).items()
+        if ours.by_seed and r not in (0.5, 1.0) and (theirs := rho.of_paper(data, alpha).get(r))
+    ]
+
+
+def tried(store: Store, choice: Choice, data: str, one: Compared) -> list[Tried]:
+    """The causes named for this cell."""
+    made = []
+    for cause in [c for c in causes() if one.method in c.methods]:
+        asked = cause.cells(choice, data, one.method, one.alpha)
+        switched = Runs({seed: record for seed, run in asked.items() if seed in one.ours.by_seed and (record := store.find(run))})
+        here, there = one.ours.common(switched).mean(), switched.mean((cause.model, "micro"))
+        made.append(Tried(cause, switched, there, None if here is None or there is None else there - here))
+    return made
+
+
+def closes(one: Compared, attempt: Tried) -> bool:
+    return one.far and attempt.moved is not None and abs(one.apart(one.mean + attempt.moved)) <= FAR
 
 
 def explained(store: Store, choice: Choice, data: str, one: Compared) -> bool:
     """Whether a run is finished that closes this gap."""
-    return _rows(store, choice, data, one)[0][-1].text == EXPLAINED
+    return any(closes(one, attempt) for attempt in tried(store, choice, data, one))
 
 
-def _rows(store: Store, choice: Choice, data: str, one: Compared) -> list[list[Cell]]:
+def report(store: Store, choice: Choice) -> Document:
+    sections = [Section("", [HOW])]
+    for data in choice.of().data:
+        for place, compared in (("Table 3", main_table(store, choice, data)), ("Table 6", of_rho(store, choice, data))):
+            sections += [_section(store, choice, data, place, compared)] if compared else []
+    nothing = [Section("", ["Nothing that the paper has is measured yet."])]
+    return Document("gaps", "Where ours differs from the paper", sections if len(sections) > 1 else nothing)
+
+
+def _section(store: Store, choice: Choice, data: str, place: str, compared: Sequence[Compared]) -> Section:
+    """The cells that lie far from the paper's, each with the causes tried; then what the same causes do to those that lie near."""
+    label = f"{data}-{place.split()[-1]}"
+    far = [row for one in compared if one.far for row in _rows(one, tried(store, choice, data, one))]
+    near = [(one, [t for t in tried(store, choice, data, one) if t.moved is not None]) for one in compared if not one.far]
+    rest = [row for one, attempts in near if attempts for row in _rows(one, attempts)]
+    parts: list[str | Table | Figure] = (
+        [] if far else ["No cell measured so far lies more than two of the paper's standard deviations away."]
+    )
+    if far:
+        parts.append(Table(f"gaps-{label}", "More than two of the paper's standard deviations away, and what was tried", HEAD, far))
+    if rest:
+        parts.append(Table(f"near-{label}", "What the same causes do to cells that lie within two", HEAD, rest))
+    return Section(f"{set_name(data)}, {place}", parts)
+
+
+HEAD = ["method, and what was switched", "accuracy", "moved", "then", "paper", "in std", "so"]
+
+
+def _rows(one: Compared, attempts: Sequence[Tried]) -> list[list[Cell]]:
     """Ours, and below it a row for each cause."""
-    tried: list[list[Cell]] = []
-    for cause in [c for c in causes() if one.method in c.methods]:
-        asked = cause.cells(choice, data, one.method, one.alpha)
-        switched = Runs({seed: record for seed, run in asked.items() if (record := store.find(run))})
-        here, there = one.ours.common(switched).mean(), switched.mean((cause.model, "micro"))
-        why = f"- {cause.why}" + (f", seeds {switched.seeds}" if len(asked) > 1 else "")
-        if here is None or there is None or len(switched.by_seed) < len(asked):
-            tried.append(cells(why, "-", "-", "-", "-", "not run"))
-        else:
-            so = "near before" if not one.far(here) else "does not" if one.far(there) else CLOSED
-            tried.append(_row(why, there, there - here, one.theirs, so))
-    verdict = EXPLAINED if any(row[-1].text == CLOSED for row in tried) else "open"
-    return [_row(f"{one.name}, {dealt(one.alpha)}", one.ours.mean() or 0.0, None, one.theirs, verdict), *tried]
+    verdict = "near" if not one.far else "explained" if any(closes(one, t) for t in attempts) else "open"
+    theirs = f"{one.theirs[0]:.2f} ({one.theirs[1]:.2f})"
 
+    def row(what: str, accuracy: float, moved: float | None, so: str) -> list[Cell]:
+        then = one.mean + (moved or 0)
+        shown = [Cell(""), Cell("")] if moved is None else [points(moved), Cell(f"{then:.2f}", value=then)]
+        return [Cell(what), Cell(f"{accuracy:.2f}", value=accuracy), *shown, *cells(theirs), points(one.apart(then)), Cell(so)]
 
-def _row(what: str, accuracy: float, moved: float | None, theirs: tuple[float, float], so: str) -> list[Cell]:
-    apart = (accuracy - theirs[0]) / theirs[1]
-    return [Cell(what), Cell(f"{accuracy:.2f}", value=accuracy), Cell("") if moved is None else points(moved),
-            *cells(f"{theirs[0]:.2f} ({theirs[1]:.2f})"), Cell(f"{apart:+.1f}", value=apart), Cell(so)]  # fmt: skip
+    rows = [row(f"{one.name}, {dealt(one.alpha)}", one.mean, None, verdict)]
+    for t in attempts:
+        if t.accuracy is None or t.moved is None:
+            rows.append(cells(f"- {t.cause.why}", *"-" * 5, "not run"))
+            continue
+        seeds = f", seeds {t.switched.seeds}" if len(t.switched.by_seed) > 1 else ""
+        within = abs(one.apart(one.mean + t.moved)) <= FAR
+        so = ("closes it" if within else "does not") if one.far else "stays near" if within else "moves away"
+        rows.append(row(f"- {t.cause.why}{seeds}", t.accuracy, t.moved, so))
+    return rows

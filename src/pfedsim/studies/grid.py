@@ -77,7 +77,7 @@ def spread(values: Sequence[float], sign: str = "") -> str:
     """mean (std, ddof 1); one value has no spread."""
     if not values:
         return "-"
-    return f"{mean(values) + 0.0:{sign}.2f}" + (f" ({stdev(values):.2f})" if len(values) > 1 else "")
+    return f"{round(mean(values), 2) + 0.0:{sign}.2f}" + (f" ({stdev(values):.2f})" if len(values) > 1 else "")
 
 
 def runs(store: Store, choice: Choice, data: str, method: str, alpha: float | None, **more: Any) -> Runs:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from pfedsim.report.document import Cell, Document, Figure, Section, Table, cells
 from pfedsim.studies import similarity
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Record, Store
 from pfedsim.studies.lengths import LENGTHS, alone
-from pfedsim.studies.likeness import MEASURES
+from pfedsim.studies.likeness import MEASURES, correlations
 from pfedsim.studies.paper import paper
 from pfedsim.studies.protocol import Choice
 from pfedsim.studies.similarity import PAIRS, heading, name
@@ -17,7 +19,8 @@ from pfedsim.studies.similarity import PAIRS, heading, name
 WHAT = (
     "WDB is 1 / f-FedAP's distance (mean and deviation at each norm layer's input, each client's own model on its own train part); MDB the "
     "cosine of the two models' changes; LDB FedFomo's weight of the second client's model on the first one's held-out half; CS the mean "
-    "cosine of the classifiers' rows."
+    "cosine of the classifiers' rows. WDB and LDB have no scale of their own: only their order and correlation can be set beside the "
+    "paper's."
 )
 
 
@@ -51,33 +54,38 @@ def report(store: Store, choice: Choice) -> Document:
 
 
 def _number(value: float) -> str:
+    if 0.995 <= abs(value) < 1:
+        return f"{value:.4f}"
     return f"{value:.2f}" if abs(value) >= 0.01 or value == 0 else f"{value:.1e}"
 
 
 def _four(record: Record, cell: Run) -> Table:
     rows: list[list[Cell]] = []
     printed = paper()["metrics"]
+    data = {"ours": [record.found["data"][a][b] for a, b in PAIRS], "paper": printed["data_similarity"]}
     for measure in ("data", *MEASURES):
         table = record.found[measure]
         theirs = printed["data_similarity" if measure == "data" else measure]
-        correlation = record.found["correlation"].get(measure, {})
+        mine, six = [table[a][b] for a, b in PAIRS], record.found["correlation"].get(measure, {})
+        four = [correlations(np.array(data[who]), np.array(v))["pearson"] for who, v in (("ours", mine), ("paper", theirs))]
         rows.append([
             *cells("data similarity" if measure == "data" else measure),
-            *(Cell(_number(table[a][b]), value=table[a][b]) for a, b in PAIRS),
-            *cells(*(_number(t) for t in theirs), *(_shown(correlation.get(kind)) for kind in ("pearson", "spearman"))),
+            *(Cell(_number(v), value=v) for v in mine),
+            *cells(*(_number(t) for t in theirs), *map(_shown, four if six else (None, None)), _shown(six.get("pearson"))),
         ])  # fmt: skip
     pairs = [name(a, b) for a, b in PAIRS]
     return Table(
         f"metrics-{cell.words['data']}-{dict(cell.extra)['trained']}-{cell.words['seed']}",
-        "Four pairs, ours and the paper's; correlation with the data's similarity over all six pairs",
-        ["measure", *pairs, *pairs, "Pearson", "Spearman"],
+        "Four pairs, ours and the paper's; Pearson's correlation with the data's similarity over these four, and over all six pairs",
+        ["measure", *pairs, *pairs, "ours", "paper", "ours, all six"],
         rows,
-        groups=[("ours", 4), ("paper", 4), ("correlation", 2)],
+        groups=[("ours", 4), ("paper", 4), ("correlation", 3)],
+        notes=["Over all six, LDB is the mean of both directions."],
     )
 
 
 def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _all(record: Record, cell: Run) -> list[str | Table | Figure]:

@@ -46,6 +46,20 @@ def report(store: Store, choice: Choice) -> Document:
     return Document("questions", "What the paper mixes or never asks", sections)
 
 
+def answers(store: Store, choice: Choice) -> list[str]:
+    """In a sentence for each partition: what the similarity adds."""
+    said, forms = [], _parts(choice)[0][0]
+    for alpha in forms.alphas:
+        paper, uniform = (runs(store, forms, forms.data[0], method, alpha) for method in ("pfedsim", "pfedsim:uniform"))
+        if both := paper.common(uniform).by_seed:
+            served, tuned = (spread(paper.minus(uniform, path), "+") for path in (MICRO, TUNED))
+            said.append(
+                f"Does similarity matter? {dealt(alpha)}: pFedSim minus its form that weighs all clients alike, mean (std) of "
+                f"{len(both)} seeds: {served} points as served, {tuned} after local epochs."
+            )
+    return said
+
+
 MATTER = (
     "pFedSim as the paper writes it (Eq. 3), as the author's code has it (`reference`), with every client met weighing alike "
     "(`uniform`: the similarity is thrown away), and FedPer after the same warm-up (one extractor for all, own classifiers). FedPer is "

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from pfedsim.report.document import Cell, Document, Section, Table, cells, markdown
-from pfedsim.studies import accuracy, claims, gaps, speed
+from pfedsim.studies import claims, gaps, questions, speed
 from pfedsim.studies.cells import Record, Store, read
 from pfedsim.studies.grid import MICRO, TUNED, by_alpha, dealt, set_name, title
 from pfedsim.studies.paper import paper
@@ -16,12 +16,13 @@ from pfedsim.studies.studies import STUDIES, Study
 
 HEAD = """# Results
 
-Written by `pfedsim reproduce --markdown > docs/results.md` from the finished runs in `results/`; nothing here is typed by hand. Pictures,
-LaTeX, CSV and a page for the browser: `pfedsim reproduce NAME` writes them to `reproduced/NAME`.
+Written by `pfedsim reproduce --markdown > docs/results.md` from the finished runs in `results/`: no figure of ours is typed by hand.
+Pictures, LaTeX, CSV and a page for the browser: `pfedsim reproduce NAME` writes them to `reproduced/NAME`.
 
-Every number is of the last round, on each client's own test half, in %. "All samples" counts every test sample alike (the paper's
-number), "client mean" every client alike. "As served" is the model that a method would hand out now; "after local epochs" the same after
-plain local training from what it hands out for training. Where a spread stands in brackets it is the standard deviation over seeds
+Accuracies are of the last round, on each client's own test half, in %. "All samples" counts every test sample alike (the paper's
+number), "client mean" every client alike. "As served" is the model that a client of this method would use now: its own where the method
+keeps one (Local-Only, FedFomo, pFedSim), else what the server hands out. "After local epochs" is what the server hands out for training,
+after the same plain local training for every method. Where a spread stands in brackets it is the standard deviation over seeds
 (ddof 1); a single seed has none. The partition is the same for all seeds, as in the paper.
 """
 SIMILAR = ("fedavg", "fedrep", "fedap", "pfedsim")
@@ -48,7 +49,7 @@ def page(folder: Path) -> str:
         markdown(_short(store), level=2),
         markdown(_measured(records, folder.parent / "benchmarks" / "bench.json", store), level=2),
     ]
-    parts += [markdown(_study(study, store), level=2) for study in STUDIES.values() if study.name != "gaps"]
+    parts += [markdown(_study(study, store), level=2) for study in STUDIES.values()]
     parts.append(markdown(_wrong(), level=2))
     return "\n".join(parts).rstrip() + "\n"
 
@@ -81,13 +82,13 @@ def _short(store: Store) -> Document:
     """What a reader in a hurry wants to know of the main table."""
     choice = WANTED["accuracy"][0].of()
     found, said = by_alpha(store, choice, "cifar10"), []
-    compared = accuracy.compared("cifar10", found)
-    far = [one for one in compared if one.far(one.ours.mean())]
+    compared = gaps.main_table(store, choice, "cifar10")
+    far = [one for one in compared if one.far]
     closed = sum(gaps.explained(store, choice, "cifar10", one) for one in far)
     if compared:
         said.append(
             f"- {len(compared) - len(far)} of the {len(compared)} cells of the paper's CIFAR-10 table that are measured lie within two of "
-            f"its standard deviations; for {closed} of the other {len(far)} a run with a named cause switched closes the gap."
+            f"its standard deviations; for {closed} of the other {len(far)} a named cause closes the gap."
         )
     for alpha, by in found.items():
         best = [max((r.mean(path) or 0, title(m)) for m, r in by.items()) for path in (MICRO, TUNED)]
@@ -96,6 +97,7 @@ def _short(store: Store) -> Document:
             f"- {dealt(alpha)}: best as served is {first} ({served:.2f}); after the same local epochs for every method it is {second} "
             f"({tuned:.2f}), and pFedSim has {by['pfedsim'].text(TUNED)}."
         )
+    said += [f"- {answer}" for answer in questions.answers(store, Choice())]
     said.append(f"- {claims.counted(claims.verdicts(store, Choice()))}")
     return Document("short", "In short", [Section("", ["\n".join(said)])])
 
@@ -124,7 +126,7 @@ def _measured(records: list[Record], benchmark: Path, store: Store) -> Document:
     where = (
         f"{len(records)} cells, {total:.1f} hours of one core in all, with {', '.join(versions)} on "
         f"{'; '.join(f'{name} ({n})' for name, n in machines.most_common())}. One run per core, side by side; the machine was shared with "
-        "other work, so hours are of processor time, not by the clock."
+        "other work, so hours are of processor time, not by the clock. Cells for which nothing is trained name no machine."
     )
     table3 = store.records(STUDIES["accuracy"].plan(Choice(seeds=SEEDS)))
     return Document("measured", "What is measured and what is not", [Section("", [where, table, *speed.story(table3, benchmark)])])

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from pfedsim.report.document import DAGGERS, Cell, Document, Figure, Section, Table, cells, ranked
-from pfedsim.studies import gaps
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Store
 from pfedsim.studies.grid import TUNED, Runs, dealt, points, runs, scale, set_name
 from pfedsim.studies.paper import printed, wrong
-from pfedsim.studies.protocol import OF_THE_PAPER, WHOLE, Choice, grid
+from pfedsim.studies.protocol import OF_THE_PAPER, Choice, grid
 
 RHOS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 
@@ -41,7 +40,6 @@ def report(store: Store, choice: Choice) -> Document:
         if any(r.by_seed for by in by_alpha.values() for r in by.values()):
             first = next(r for by in by_alpha.values() for several in by.values() for r in several.by_seed.values())
             sections.append(Section(set_name(data), [scale(first), _table(data, by_alpha), _figure(data, by_alpha)]))
-            sections += gaps.section(store, choice, data, _compared(data, by_alpha)) if choice.full or data not in WHOLE else []
     nothing = [Section("", ["Nothing is measured yet."])]
     return Document("rho", "The role of the generalization phase", sections or nothing)
 
@@ -50,16 +48,6 @@ def of_paper(data: str, alpha: float) -> dict[float, tuple[float, float]]:
     """The paper's cells by rho, without those that are known to be wrong."""
     right = [r for r in RHOS if not wrong("rho", row=f"{r:g}", data=data, alpha=alpha)]
     return {r: theirs for r in right if (theirs := printed("rho", f"{r:g}", data, alpha))}
-
-
-def _compared(data: str, by_alpha: dict[float, dict[float, Runs]]) -> list[gaps.Compared]:
-    """Without 0.5 and 1, which are in the main table."""
-    return [
-        gaps.Compared(f"rho = {r:g}", with_rho(r), alpha, ours, theirs)
-        for alpha, by in by_alpha.items()
-        for r, ours in by.items()
-        if ours.by_seed and r not in (0.5, 1.0) and (theirs := of_paper(data, alpha).get(r))
-    ]
 
 
 def _table(data: str, by_alpha: dict[float, dict[float, Runs]]) -> Table:

@@ -26,7 +26,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What of a study is done, what is missing, and the seconds that the rest takes on one core, by the times of finished cells."""
+    """What of a study is done, what is missing, and the seconds that the rest takes on one core, by processor time of finished ones."""
 
     done: list[Record]
     missing: list[Cell]
@@ -53,7 +53,7 @@ def _guess(cell: Cell, done: Sequence[Record]) -> float | None:
         return record.cell.kind == cell.kind and all(_base(record.cell, w) == _base(cell, w) for w in words)
 
     for words in (("method", "data"), ("data",)):
-        rates = [r.made["seconds"] / r.cell.words.get("rounds", 1) for r in done if kin(r, *words)]
+        rates = [r.made["cpu_seconds"] / r.cell.words.get("rounds", 1) for r in done if kin(r, *words)]
         if rates:
             return float(mean(rates) * cell.words.get("rounds", 1))
     return None

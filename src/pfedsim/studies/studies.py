@@ -25,13 +25,14 @@ from pfedsim.studies import (
     workflow,
 )
 from pfedsim.studies.cells import Cell, Store
-from pfedsim.studies.protocol import TEN_CLASSES, Choice, base
+from pfedsim.studies.protocol import OF_THE_PAPER, TEN_CLASSES, WHOLE, Choice, base
 
 ALL = ("methods", "data", "alpha", "seeds")
 KINDS: dict[str, tuple[str, Callable[[str], bool]]] = {  # what data a study takes
     "any": ("any set", lambda data: bool(base(data))),
     "dealt": ("sets that are dealt by their labels", lambda data: base(data)["partition"] == "dirichlet"),
     "domains": ("sets of several domains", lambda data: base(data)["partition"] == "domain"),
+    "printed": ("the paper's sets that run here at its scale", lambda data: data in OF_THE_PAPER and data not in WHOLE),
     "ten": ("sets of ten classes that are dealt by their labels", lambda data: data in TEN_CLASSES),
 }
 
@@ -57,6 +58,9 @@ class Study:
         for option in [o for o, value in given.items() if value and o not in self.takes]:
             which = " and ".join(f"--{o}" for o in self.takes) or "none of --methods, --data, --alpha and --seeds"
             raise Error(f"{self.name} takes no --{option}; it takes {which}")
+        natural = [d for d in choice.data if choice.alphas and base(d)["partition"] != "dirichlet"]
+        if natural:
+            raise Error(f"{natural[0]} is not dealt by --alpha: its clients are as they are")
         words, suits = KINDS[self.sets]
         for data in choice.data:
             if not suits(data):
@@ -89,7 +93,7 @@ STUDIES = {
         Study("heterogeneity", "the gain shrinks towards equal data", "appendix C.2", heterogeneity.plan, heterogeneity.report),
         Study("privacy", "what a server can read of its clients' labels", "Table 1", privacy.plan, privacy.report),
         Study("questions", "does similarity matter? shuffling? shared statistics?", "not in it", questions.plan, questions.report, ALL[1:]),
-        Study("gaps", "runs that look for the cause of a distance from the paper", "not in it", gaps.plan, accuracy.report),
+        Study("gaps", "runs that look for the cause of a distance from the paper", "not in it", gaps.plan, gaps.report, ALL[:3], "printed"),
         Study("claims", "every claim that a number can refute", "throughout", claims.plan, claims.report, ()),
     )
 }  # fmt: skip

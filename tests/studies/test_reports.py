@@ -16,7 +16,7 @@ from pfedsim.cli.reproduce import NAMES
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS
 from pfedsim.report.document import Cell, Document, Figure, Section, Table, csv_text, html, latex_table, markdown_table, ranked, write
-from pfedsim.studies import accuracy, gaps, heterogeneity, overhead, privacy, rho, similarity
+from pfedsim.studies import accuracy, gaps, heterogeneity, overhead, privacy, questions, rho, similarity
 from pfedsim.studies.cells import Record, Store
 from pfedsim.studies.evidence import Evidence
 from pfedsim.studies.likeness import MEASURES, SUBSETS
@@ -149,6 +149,8 @@ def test_forms_and_controls_are_compared_seed_by_seed(store: Store) -> None:
         store.put(record(cell("cifar10", "pfedsim:uniform", 0.1, seed, {}), micro))
     found = CHECKS["similarity_matters"](evidence)
     assert (found.holds, found.figures) == (True, "CIFAR-10 Dir(0.1): +0.75 (0.35) against pFedSim:uniform")
+    (similarity_adds,) = questions.answers(store, Choice())
+    assert similarity_adds.endswith("+0.75 (0.35) points as served and +0.75 (0.35) after local epochs with Dir(0.1).")
     store.put(record(cell("cifar10", "fedrep", 0.1, 42, {}), 0.876))
     for claim in ("better_than_decoupling", "better_than_decoupling_tuned"):
         assert CHECKS[claim](evidence).figures == "NOT CIFAR-10 Dir(0.1): +0.40 against FedRep"

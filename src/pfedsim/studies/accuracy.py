@@ -177,7 +177,7 @@ def clients(data: str, found: Found) -> Figure:
         some = [m for m in SHOWN if m in have] or list(have)[:3]
         first = {title(m): have[m].found["clients"] for m in some}
         for what, words in (("samples", "its samples, train and test"), ("labels", "its classes")):
-            if first:
+            if first and len({v for c in first.values() for v in c[what]}) > 1:  # else it says nothing
                 panels[f"{dealt(alpha)}, by {what}"] = {n: (c[what], [100 * (v or 0) for v in c["served"]]) for n, c in first.items()}
                 labels.append(words)
                 log.append(what == "samples")

@@ -14,7 +14,7 @@ from pfedsim.report.document import Cell, Document, Figure, Section, Table, cell
 from pfedsim.studies import accuracy
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Record, Store
-from pfedsim.studies.grid import Runs, points, runs, scale, set_name, spread, tested, title
+from pfedsim.studies.grid import TUNED, Runs, points, runs, scale, set_name, spread, tested, title
 from pfedsim.studies.paper import paper
 from pfedsim.studies.protocol import Choice, base, grid
 from pfedsim.studies.runner import not_at_hand
@@ -78,9 +78,7 @@ def _tables(data: str, found: dict[str, Runs]) -> list[Table]:
         values = [[one[name][0] for one in each[m]] for m in found]
         columns.append(ranked([mean(v) for v in values], [spread(v) for v in values]))
     columns.append(ranked([r.mean() for r in found.values()], [r.text() for r in found.values()]))
-    columns.append(
-        ranked([r.mean(("finetuned", "micro")) for r in found.values()], [r.text(("finetuned", "micro")) for r in found.values()])
-    )
+    columns.append(ranked([r.mean(TUNED) for r in found.values()], [r.text(TUNED) for r in found.values()]))
     columns.append(cells(*(r.seeds for r in found.values())))
     head = ["method", *domains, "average", "after local epochs", "seeds"]
     title_ = f"{set_name(data)}: accuracy by domain in %, as served; the average is over all test samples"

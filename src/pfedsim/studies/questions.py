@@ -47,17 +47,27 @@ def report(store: Store, choice: Choice) -> Document:
 
 
 def answers(store: Store, choice: Choice) -> list[str]:
-    """In a sentence for each partition: what the similarity adds."""
-    said, forms = [], _parts(choice)[0][0]
-    for alpha in forms.alphas:
-        paper, uniform = (runs(store, forms, forms.data[0], method, alpha) for method in ("pfedsim", "pfedsim:uniform"))
-        if both := paper.common(uniform).by_seed:
-            served, tuned = (spread(paper.minus(uniform, path), "+") for path in (MICRO, TUNED))
-            said.append(
-                f"Does similarity matter? {dealt(alpha)}: pFedSim minus its form that weighs all clients alike, mean (std) of "
-                f"{len(both)} seeds: {served} points as served, {tuned} after local epochs."
-            )
-    return said
+    """What the finished runs say, in a sentence for each question."""
+    (forms, _), (shuffled, redrawn), (shared, averaged) = _parts(choice)
+    asked: list[tuple[str, tuple[Choice, str, dict[str, Any]], tuple[Choice, str]]] = [
+        ("Similarity adds to pFedSim, against weighing all clients alike", (forms, "pfedsim", {}), (forms, "pfedsim:uniform")),
+        ("Batches redrawn in every epoch add to pFedSim", (shuffled, "pfedsim", redrawn), (shuffled, "pfedsim")),
+        ("Averaged norm statistics add to FedAvg", (shared, "fedavg", averaged), (shared, "fedavg")),
+    ]
+    made = []
+    for words, (part, method, switched), (other, base) in asked:
+        told = []
+        for alpha in part.alphas:
+            here, there = runs(store, part, part.data[0], method, alpha, **switched), runs(store, other, other.data[0], base, alpha)
+            told += [_told(alpha, here, there)] if here.common(there).by_seed else []
+        made += [f"{words}: {'; '.join(told)}."] if told else []
+    return made
+
+
+def _told(alpha: float, here: Runs, there: Runs) -> str:
+    """By how many points, both ways of scoring, mean (std) over the seeds that both have."""
+    served, tuned = (spread(here.minus(there, path), "+") for path in (MICRO, TUNED))
+    return f"{served} points as served and {tuned} after local epochs with {dealt(alpha)}"
 
 
 MATTER = (

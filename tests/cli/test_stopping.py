@@ -29,6 +29,7 @@ class Command:
             for stream in (1, 2):
                 os.dup2(said, stream)
             os.chdir(cwd)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
             sys.argv = ["pfedsim", *map(str, words)]
             sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
             code = 0

@@ -61,6 +61,25 @@ def test_a_damaged_file_is_named(store: Store, text: str) -> None:
         store.find(one)
 
 
+def test_a_score_that_is_no_number_is_named(store: Store) -> None:
+    one = cell("cifar10", "fedavg", 0.1, 42, {})
+    path = store.put(record(one))
+    content = json.loads(path.read_text())
+    content["found"]["served"]["micro"] = "abc"
+    path.write_text(json.dumps(content))
+    with pytest.raises(Error, match="not a whole cell: a score is not a number; delete it"):
+        store.find(one)
+
+
+def test_a_cell_that_is_run_again_is_read_again(store: Store) -> None:
+    one = cell("cifar10", "fedavg", 0.1, 42, {})
+    for micro in (0.5, 0.6):
+        store.put(record(one, micro))
+        found = store.find(one)
+        assert found is not None
+        assert found.found["served"]["micro"] == micro
+
+
 def test_the_same_run_has_one_cell_in_every_study() -> None:
     from pfedsim.studies import accuracy, heterogeneity, questions, rho
 

@@ -12,10 +12,23 @@ import numpy as np
 import pytest
 from test_cells import record
 
-from pfedsim.cli.reproduce import NAMES
+from pfedsim.cli.reproduce import NAMES, reproduce
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS
-from pfedsim.report.document import Cell, Document, Figure, Section, Table, csv_text, html, latex_table, markdown_table, ranked, write
+from pfedsim.report.document import (
+    Cell,
+    Document,
+    Figure,
+    Section,
+    Table,
+    csv_text,
+    html,
+    latex_table,
+    markdown_table,
+    ranked,
+    terminal,
+    write,
+)
 from pfedsim.studies import accuracy, gaps, heterogeneity, overhead, privacy, questions, rho, similarity
 from pfedsim.studies.cells import Record, Store
 from pfedsim.studies.evidence import Evidence
@@ -255,6 +268,19 @@ def test_the_forms_of_a_table(tmp_path: Path) -> None:
     assert "http" not in page.replace("http://www.w3.org", "")
 
 
+def test_sentences_go_on_over_pages_in_latex() -> None:
+    tex = latex_table(replace(table(), prose=True, rows=[[Cell("a"), Cell('he said "yes"'), Cell("b")]]))
+    assert r"\begin{longtable}{p{0.1\textwidth}*{2}{p{0.38\textwidth}}}" in tex
+    assert "he said ``yes''" in tex
+
+
+def test_a_table_on_the_screen_keeps_its_first_column() -> None:
+    wide = Table("t", "T", ["pair", *map(str, range(10))], [[Cell("(i, j)"), *[Cell("0.50")] * 10]], groups=[("cosine", 10)])
+    parts = terminal(wide, 40)
+    assert [len(part.columns) - 1 for part in parts] == [4, 4, 2]
+    assert all(part.title == "cosine" for part in parts)
+
+
 def test_a_report_is_written_in_every_form(tmp_path: Path) -> None:
     def draw(path: Path, width: float) -> Path:
         from pfedsim.report.plots import lines
@@ -286,6 +312,7 @@ def test_sections_of_the_same_name_all_show() -> None:
     [
         ("cka", Choice(methods=("fedavg",)), "cka takes no --methods; it takes --data and --alpha and --seeds"),
         ("claims", Choice(alphas=(0.1,)), "claims takes no --alpha"),
+        ("claims", Choice(settings={"rounds": 3}), "claims runs nothing of its own"),
         ("rho", Choice(data=("heart",)), "rho takes sets that are dealt by their labels, not heart"),
         ("accuracy", Choice(data=("heart",), alphas=(0.1,)), "heart is not dealt by --alpha"),
         ("gaps", Choice(data=("mnist",)), "gaps takes the paper's sets that run here at its scale, not mnist"),
@@ -332,6 +359,23 @@ for words in ({"name": "nosuch"}, {"name": "rho", "settings": ["seed=7"]},
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_folders_are_looked_at_before_anything_runs(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for words, says in (
+        ({"name": "datasets", "out": file, "results": tmp_path}, "--out .*file is no folder and cannot be made one"),
+        ({"name": "cka", "results": file, "out": tmp_path}, "--results .*file is no folder and cannot be made one"),
+        ({"name": "cka", "results": tmp_path / "typo", "only_report": True}, "nothing of cka is finished in .*typo"),
+    ):
+        with pytest.raises(Error, match=says):
+            reproduce(quiet=True, **words)  # type: ignore[arg-type]
+
+
+def test_finished_seeds_that_were_not_asked_for_are_told(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reproduce("accuracy", methods="fedavg", alpha="0.1", only_report=True, results=store.folder, out=tmp_path / "out")
+    assert "finished too, for some: seeds 43 (--seeds 42,43)" in capsys.readouterr().out
 
 
 def test_the_results_page_is_what_the_finished_runs_give() -> None:

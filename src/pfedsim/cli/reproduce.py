@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,13 +11,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pfedsim.cli import Interrupted
+from pfedsim.cli import Interrupted, Terminated
 from pfedsim.cli.options import assigned, listed, numbers
 from pfedsim.errors import Error, nearest
 
 if TYPE_CHECKING:
     from pfedsim.report.document import Document
     from pfedsim.studies.cells import Store
+    from pfedsim.studies.protocol import Choice
     from pfedsim.studies.runner import Plan
     from pfedsim.studies.studies import Study
 
@@ -80,12 +82,20 @@ def reproduce(
         raise Error(f"--jobs {jobs}: {name} is measured by the clock, one run at a time")
     jobs = 1 if study.alone else jobs or len(os.sched_getaffinity(0))
     now = plan(study.plan(choice), store)
-    for line in [*(_listing(now) if dry_run else []), summary(now, jobs)]:
+    for line in [*(_listing(now) if dry_run else []), summary(now, jobs), *_more_seeds(study, choice, store)]:
         console.print(line, highlight=False, soft_wrap=True)
     if dry_run:
         return
+    place = out or Path("reproduced") / name
+    if only_report and now.missing and not now.done:
+        raise Error(f"nothing of {name} is finished in {results}: there is nothing to report")
+    _make(results, "--results")
+    _make(place, "--out")
     failed = {} if only_report else _run(study, now, store, jobs, console)
-    document, place = study.report(store, choice), out or Path("reproduced") / name
+    if failed and len(failed) == len(now.missing) and not now.done:
+        _say_failed(failed)
+        raise typer.Exit(1)
+    document = study.report(store, choice)
     write(document, place)
     _print(document, console)
     if quiet:
@@ -106,8 +116,28 @@ def _run(study: Study, now: Plan, store: Store, jobs: int, console: Console) -> 
         console.print(f"the machine is busy (load {load:.1f}): seconds will be too long; run this study alone", highlight=False)
     try:
         return carry_out(now.missing, store, jobs, lambda line: console.print(line, highlight=False, soft_wrap=True))
-    except KeyboardInterrupt:
-        raise Interrupted("; the same command goes on where it was") from None
+    except (KeyboardInterrupt, Terminated) as stop:
+        kind = Terminated if isinstance(stop, Terminated) else Interrupted
+        raise kind("; what is finished is kept, and the same command goes on") from None
+
+
+def _make(folder: Path, option: str) -> None:
+    """Before anything is run, not after."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Error(f"{option} {folder} is no folder and cannot be made one: {error.strerror}") from None
+
+
+def _more_seeds(study: Study, choice: Choice, store: Store) -> list[str]:
+    """Seeds that are finished and were not asked for: a table of one seed alone may surprise."""
+    from pfedsim.studies.protocol import SEEDS
+
+    if choice.seeds or "seeds" not in study.takes:
+        return []
+    shown = sorted({cell.words["seed"] for cell in study.plan(choice)})
+    more = [seed for seed in SEEDS if seed not in shown and store.records(study.plan(replace(choice, seeds=(seed,))))]
+    return [f"finished too, for some: seeds {', '.join(map(str, more))} (--seeds {','.join(map(str, [*shown, *more]))})"] if more else []
 
 
 def _print(document: Document, console: Console) -> None:
@@ -116,7 +146,7 @@ def _print(document: Document, console: Console) -> None:
 
     for part in [t for t in document.tables() if not t.for_papers]:
         console.print(part.title, highlight=False, markup=False)
-        for shown in terminal(part):
+        for shown in terminal(part, console.width):
             console.print(shown)
         for note in part.notes:
             console.print(note, highlight=False, markup=False)

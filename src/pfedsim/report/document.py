@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -142,13 +143,11 @@ def _piped(texts: Sequence[str]) -> str:
 
 
 def latex_table(table: Table) -> str:
-    """booktabs, as the paper prints it."""
-    column = r"p{0.3\textwidth}" if table.prose else "c"
-    lines = [
-        f"% {table.title}",
-        rf"\begin{{tabular}}{{l{column * (len(table.head) - 1)}}}",
-        r"\toprule",
-    ]
+    """booktabs, as the paper prints it; sentences in a longtable, which goes on over pages."""
+    others = len(table.head) - 1
+    kind = "longtable" if table.prose else "tabular"
+    columns = rf"p{{0.1\textwidth}}*{{{others}}}{{p{{{0.75 / others:.2f}\textwidth}}}}" if table.prose else "l" + "c" * others
+    lines = [f"% {table.title}", rf"\begin{{{kind}}}{{{columns}}}", r"\toprule"]
     if table.groups:
         lines.append(" & ".join(["", *(rf"\multicolumn{{{n}}}{{c}}{{{_tex(words)}}}" for words, n in table.groups)]) + r" \\")
         at = 2
@@ -161,12 +160,13 @@ def latex_table(table: Table) -> str:
     for k, row in enumerate(table.rows):
         lines += [r"\midrule"] if k in table.rules else []
         lines.append(" & ".join(LATEX[c.mark].format(_tex(c.text)) for c in row) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}"]
+    lines += [r"\bottomrule", rf"\end{{{kind}}}"]
     lines += [rf"\par{{\footnotesize {_tex(note)}\par}}" for note in table.notes]
     return "\n".join(lines) + "\n"
 
 
 def _tex(text: str) -> str:
+    text = re.sub(r'"([^"]*)"', r"``\1''", text)
     for character, code in TEX.items():
         text = text.replace(character, code)
     return text
@@ -217,25 +217,40 @@ def _long(table: Table) -> list[bool]:
     return [any(len(row[k].text) > SENTENCE for row in table.rows) for k in range(len(table.head))]
 
 
-def terminal(table: Table) -> list[RichTable]:
-    """For the screen, without title and notes: a table for each group of columns, so that each has room."""
+def terminal(table: Table, width: int) -> list[RichTable]:
+    """For a screen of this width, without title and notes: a table for each group of columns, and for as many of them as fit."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
     styles = {BEST: "bold", SECOND: "underline", "": ""}
     long = _long(table)
-    made, at = [], 1
-    for words, count in table.groups or [("", len(table.head) - 1)]:
-        shown = RichTable()
+    made = []
+    for words, columns in _fitting(table, width):
+        shown = RichTable(title=words or None, title_justify="left")
         shown.add_column(table.head[0], no_wrap=not long[0])
-        for k in range(at, at + count):
-            heading = f"{words}\n{table.head[k]}".strip()
-            shown.add_column(heading, justify="left" if long[k] else "right", no_wrap=not (long[k] or table.prose))
-        for k, row in enumerate(table.rows):
-            shown.add_row(*(Text(c.text, style=styles[c.mark]) for c in [row[0], *row[at : at + count]]), end_section=k + 1 in table.rules)
+        for k in columns:
+            shown.add_column(table.head[k], justify="left" if long[k] else "right", no_wrap=not (long[k] or table.prose))
+        for n, row in enumerate(table.rows):
+            shown.add_row(*(Text(row[k].text, style=styles[row[k].mark]) for k in [0, *columns]), end_section=n + 1 in table.rules)
         made.append(shown)
-        at += count
     return made
+
+
+def _fitting(table: Table, width: int) -> list[tuple[str, list[int]]]:
+    """The columns of each group, in parts that fit beside the first column; sentences wrap instead."""
+    room = [3 + max(len(line) for line in [table.head[k], *(row[k].text for row in table.rows)]) for k in range(len(table.head))]
+    parts: list[tuple[str, list[int]]] = []
+    at = 1
+    for words, count in table.groups or [("", len(table.head) - 1)]:
+        here: list[int] = []
+        for k in range(at, at + count):
+            if here and not table.prose and room[0] + sum(room[j] for j in [*here, k]) + 1 > width:
+                parts.append((words, here))
+                here = []
+            here.append(k)
+        parts.append((words, here))
+        at += count
+    return parts
 
 
 def csv_text(tables: Sequence[Table]) -> str:

@@ -86,19 +86,27 @@ class Store:
 
     def __init__(self, folder: Path):
         self.folder = folder
+        self._paths: dict[str, Path] = {}  # by digest: a page looks for the same cell many times
+        self._found: dict[Path, tuple[int, Record | None]] = {}
 
     def path(self, cell: Cell) -> Path:
-        return self.folder / f"{cell.name}.json"
+        if cell.digest not in self._paths:
+            self._paths[cell.digest] = self.folder / f"{cell.name}.json"
+        return self._paths[cell.digest]
 
     def find(self, cell: Cell) -> Record | None:
         """The finished cell, if it was run with the settings that it would have now."""
         path = self.path(cell)
         if not path.is_file():
             return None
-        record = read(path)
-        now, then = cell.settings(), record.settings
-        # a setting that is new since then had its present default; one that is gone or has another value makes it another run
-        return record if all(now.get(k, None) == v for k, v in then.items() if k not in OF_THE_MACHINE) else None
+        written = path.stat().st_mtime_ns
+        if self._found.get(path, (0,))[0] != written:
+            record = read(path)
+            now, then = cell.settings(), record.settings
+            # a setting that is new since then had its present default; one that is gone or has another value makes it another run
+            same = all(now.get(k, None) == v for k, v in then.items() if k not in OF_THE_MACHINE)
+            self._found[path] = written, record if same else None
+        return self._found[path][1]
 
     def put(self, record: Record) -> Path:
         """Written aside, then renamed: a file is whole or not there."""
@@ -107,6 +115,7 @@ class Store:
         aside = path.with_suffix(f".{os.getpid()}.part")
         aside.write_text(record.text())
         aside.replace(path)
+        self._found.pop(path, None)
         return path
 
     def records(self, cells: Iterable[Cell]) -> list[Record]:
@@ -121,6 +130,9 @@ def read(path: Path) -> Record:
         if content.get("format") != FORMAT:
             raise Error(f"{path} is not a finished cell ({FORMAT!r} expected)")
         cell = Cell(content["words"], content["kind"], tuple(content["extra"].items()))
+        scores = [value for model in ("served", "finetuned") for value in (content["found"].get(model) or {}).values()]
+        if not all(value is None or isinstance(value, int | float) for value in scores):
+            raise ValueError("a score is not a number")
         return Record(cell, content["settings"], content["found"], content["made"])
     except OSError as error:
         raise Error(f"{path} cannot be read: {error.strerror}") from error

@@ -40,10 +40,10 @@ def report(store: Store, choice: Choice) -> Document:
     for claim in stated():
         check = CHECKS[claim["id"]]
         mine, theirs = check(Evidence(store, choice)), check(Evidence(store, choice, "paper"))
-        own = "" if theirs.holds is None else f" By the paper's own numbers it {'holds' if theirs.holds else 'does not hold'}."
         sentence = f'"{claim["sentence"]}" ({claim["place"]})'
-        rows.append(cells(mine.word, sentence, f"{claim['holds']}.{own}", mine.figures or "-"))
-    head = ["verdict", "the paper's sentence", "it holds if", "our figures"]
+        own = "-" if theirs.holds is None else theirs.word
+        rows.append(cells(mine.word, sentence, claim["holds"], mine.figures or "-", own))
+    head = ["verdict", "the paper's sentence", "it holds if", "our figures", "by the paper's own numbers"]
     summary = counted(Counter(row[0].text for row in rows))
     table = Table("claims", "Claims and verdicts; NOT marks the cases that fail", head, rows, prose=True)
     return Document("claims", "The paper's claims", [Section("", [f"{summary} {_by_what(store, choice)}", table])])
@@ -54,6 +54,6 @@ def _by_what(store: Store, choice: Choice) -> str:
     theirs = {(data, alpha) for data, alpha, _ in Evidence(store, choice, "paper").cases()}
     ours = [case for case in Evidence(store, choice).cases() if case[:2] in theirs]
     return (
-        f'A claim about all cases is judged by those measured: of Table 3 {len(ours)} of {len(theirs)}, so "holds" is less than it says. '
+        f"A claim about all cases is judged by those that are measured: {len(ours)} of the {len(theirs)} columns of Table 3. "
         "Methods are compared over the seeds that all of them have."
     )

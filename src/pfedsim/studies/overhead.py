@@ -26,9 +26,10 @@ REPETITIONS = 5
 HOW = (
     "xi_p as the paper has it: seconds of a client's work (FedFomo's validation and f-FedAP's pass for statistics included) over the "
     "samples of its train part, averaged over the clients asked to train and the rounds; mean (std) over five repetitions, the methods "
-    "in turns. The paper measured on one RTX 3090; ratios to FedAvg are what can be compared. With the native backend those flatter "
-    "FedAvg and pFedSim, whose plain steps run in one call, against FedGen, which goes step by step: the torch backend is nearer to the "
-    "paper's loop. Bytes are those of the messages sent. The server's storage is all that its state holds after the last round."
+    "in turns. FedFomo trains on the four fifths of it that are not held out for validation. The paper measured on one RTX 3090; ratios "
+    "to FedAvg are what can be compared. With the native backend those flatter FedAvg and pFedSim, whose plain steps run in one call, "
+    "against FedGen, which goes step by step: the torch backend is nearer to the paper's loop. Bytes are those of the "
+    "messages sent. The server's storage is all that its state holds after the last round."
 )
 
 
@@ -120,7 +121,8 @@ def report(store: Store, choice: Choice) -> Document:
     for cell in plan(choice):
         record, name = store.find(cell), f"{set_name(str(cell.words['data']))}, {dealt(cell.words['alpha'])}"
         if record is None:
-            sections.append(Section(name, ["Not measured yet: run it alone on the machine."]))
+            asked = f", backend {cell.words['backend']}" if "backend" in cell.words else ""
+            sections.append(Section(f"{name}{asked}", ["Not measured yet: run it alone on the machine."]))
         else:
             heading = f"{name}, backend {record.made['backend']}"
             sections.append(Section(heading, [_scale(record), _time(record, cell), _bytes(record, cell)]))
@@ -131,7 +133,7 @@ def _scale(record: Record) -> str:
     words = record.cell.words
     return (
         f"{record.found['clients']} clients, {words['join']:.0%} of them in each of {words['rounds']} rounds, {words['epochs']} local "
-        f"epochs; load of the machine when it began: {record.found['load']:.2f}."
+        f"epochs; load of the machine in the minute before: {record.found['load']:.2f}."
     )
 
 

@@ -112,6 +112,7 @@ def _switched(store: Store, data: str, part: tuple[Choice, dict[str, Any]], word
         for method in choice.methods:
             there = runs(store, choice, data, method, alpha, **switched)
             here = runs(store, choice, data, method, alpha)
+            here = here.common(there) if there.by_seed else here  # like with like
             rows += _cells([(f"{title(method)}, {off}", here), (f"{title(method)}, {on}", there)])
             rows.append(
                 cells("difference, seed by seed", *(spread(there.minus(here, path), "+") for path in PATHS), there.common(here).seeds)

@@ -61,7 +61,10 @@ def _study(study: Study, store: Store) -> Document:
     larger = {c.digest for c in study.plan(Choice(full=True))} != {c.digest for c in study.plan(Choice())}
     whole = f" The paper's whole scale: `pfedsim reproduce {study.name} --full`." if larger else ""
     head = Section("", [f"In the paper: {study.place}. Made by {commands} (`--dry-run` says how long it takes).{whole}"])
-    return Document(study.name, made[0].title, [head, *(section for document in made for section in document.sections)])
+    sections = [head]
+    for section in [section for document in made for section in document.sections]:
+        sections += [section] if section not in sections else []  # what several parts say alike is said once
+    return Document(study.name, made[0].title, sections)
 
 
 def command(study: Study, choice: Choice) -> str:

@@ -78,7 +78,7 @@ def carry_out(cells: Sequence[Cell], store: Store, jobs: int, tell: Tell) -> dic
     absent = {data: why for data in {c.words["data"] for c in cells} if (why := not_at_hand(data))}
     failed = {cell.name: absent[cell.words["data"]] for cell in cells if cell.words["data"] in absent}
     for data, why in absent.items():
-        tell(f"{sum(c.words['data'] == data for c in cells)} runs of {data} are left out: {why}")
+        tell(f"runs of {data} left out: {sum(c.words['data'] == data for c in cells)}; {why}")
     waiting = [cell for cell in cells if cell.words["data"] not in absent]
     workers = [_started(store.folder) for _ in range(min(jobs, len(waiting)))]
     finished, total = 0, len(waiting)

@@ -59,10 +59,9 @@ def _measured(row: str, method: str, costs: Any, readings: dict[str, Any]) -> st
     if row == "privacy":
         extra = ", ".join(costs["methods"].get(method, {}).get("sent beyond a model", [])) if costs else ""
         told = {way: got["auroc"] for way, got in readings.get(method, {}).items() if isinstance(got, dict)}
-        best = max((v for v in told.values() if v is not None), default=None)
-        read = f"AUROC {best:.3f} from {next(w for w, v in told.items() if v == best)}" if best is not None else ""
+        read = [f"AUROC {v:.3f} from the {way}" for way, v in told.items() if v is not None]
         sent = [f"a model{' and ' + extra if extra else ''}"] if costs else []
-        return "; ".join([*sent, *([read] if read else [])]) or "not measured yet"
+        return "; ".join([*sent, *read]) or "not measured yet"
     if not costs or method not in costs["methods"] or "fedavg" not in costs["methods"]:
         return "not measured yet"
     mine, base = costs["methods"][method], costs["methods"]["fedavg"]

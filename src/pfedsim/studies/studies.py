@@ -61,6 +61,8 @@ class Study:
         natural = [d for d in choice.data if choice.alphas and base(d)["partition"] != "dirichlet"]
         if natural:
             raise Error(f"{natural[0]} is not dealt by --alpha: its clients are as they are")
+        if choice.settings and not self.plan(choice):
+            raise Error(f"{self.name} runs nothing of its own: --set changes nothing in it")
         words, suits = KINDS[self.sets]
         for data in choice.data:
             if not suits(data):

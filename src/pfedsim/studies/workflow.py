@@ -135,7 +135,9 @@ def _drawn(found: Any) -> Any:
             first.set_facecolor("#dddddd")
             figure.colorbar(image, ax=first, label="share in what it receives")
             first.set_yticks(range(len(f["sampled"])), [str(i) for i in f["sampled"]], fontsize=8)
-            first.set(title=f"{phase}\n1 distribute: {size(f['down'])} each", xlabel="made of client", ylabel="client sampled")
+            first.set(
+                title=f"{phase}, round {f['round']}\n1 distribute: {size(f['down'])} each", xlabel="made of client", ylabel="client sampled"
+            )
             second.barh(range(len(f["sampled"])), f["loss"], color=COLOURS[0])
             second.set_yticks(range(len(f["sampled"])), [str(i) for i in f["sampled"]], fontsize=8)
             second.invert_yaxis()
@@ -147,12 +149,12 @@ def _drawn(found: Any) -> Any:
                 third.set(title="4 aggregate:\none model, by samples", xlabel="weight", ylabel="client")
             else:
                 matrix = unpacked(found["similarity"], found["clients"])
-                image = third.imshow(matrix, cmap="viridis", interpolation="nearest")
+                image = third.imshow(matrix, aspect="auto", cmap="viridis", interpolation="nearest")
                 third.set_facecolor("#dddddd")
                 figure.colorbar(image, ax=third, label="similarity (Eq. 3)")
                 met = [(i, j) for i in f["sampled"] for j in f["sampled"] if i != j]
                 third.scatter([j for _, j in met], [i for i, _ in met], s=5, color="white", edgecolor="black", linewidth=0.4)
-                third.set(title="4 aggregate: similarities\n(dots: renewed in this round)", xlabel="client", ylabel="client")
+                third.set(title="4 aggregate: similarities\n(dots: just renewed)", xlabel="client", ylabel="client")
         return saved(figure, path)
 
     return draw

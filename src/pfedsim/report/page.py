@@ -27,11 +27,12 @@ th[colspan] { text-align: center; }
 td { white-space: nowrap; }
 td.words, th.words { min-width: 5rem; text-align: left; white-space: normal; }
 td.long, th.long { min-width: 14rem; text-align: left; white-space: normal; }
+.scroll td:first-child, .scroll th:first-child { position: sticky; left: 0; background: #fff; }
 table.facts td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 table.facts td:first-child { overflow-wrap: normal; color: #555; }
 pre { padding: .8rem; overflow-x: auto; background: #f4f4f4; font-size: .85rem; }
 summary { cursor: pointer; color: #0059a0; }
-@media (max-width: 600px) { body { padding: 1rem; font-size: 15px; } }
+@media (max-width: 600px) { body { padding: 1rem; font-size: 15px; } td.long:first-child, th.long:first-child { min-width: 9rem; } }
 """
 
 

@@ -177,8 +177,10 @@ def _number(text: str) -> float:
 
 
 def _listing(now: Plan) -> list[str]:
-    done = [f"done     {record.cell.name}  {record.made['seconds']:.0f} s" for record in now.done]
-    return done + [f"missing  {cell.name}" for cell in now.missing]
+    from pfedsim.studies.protocol import switched
+
+    done = [f"done     {record.cell.name}  {record.made['seconds']:.0f} s  {switched(record.cell)}" for record in now.done]
+    return [line.rstrip() for line in [*done, *(f"missing  {cell.name}  {switched(cell)}" for cell in now.missing)]]
 
 
 def summary(now: Plan, jobs: int) -> str:

@@ -145,6 +145,16 @@ def grid(choice: Choice, **more: Any) -> list[Cell]:
     ]
 
 
+def switched(cell: Cell) -> str:
+    """Where a run leaves the protocol, in the words that `--set` takes."""
+
+    def flat(words: Mapping[str, Any]) -> dict[str, Any]:
+        return {f"{k}.{n}" if n else k: x for k, v in words.items() for n, x in (v.items() if isinstance(v, dict) else [("", v)])}
+
+    in_its_name, usual = ("data", "method", "seed", "alpha"), flat(base(str(cell.words["data"])))
+    return " ".join(f"{k}={v}" for k, v in flat(cell.words).items() if k not in in_its_name and v != usual.get(k))
+
+
 def base_name(method: str) -> str:
     """A method's name without its form and options."""
     return method.partition("(")[0].partition(":")[0]

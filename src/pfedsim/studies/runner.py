@@ -47,12 +47,12 @@ def plan(cells: Sequence[Cell], store: Store) -> Plan:
 
 
 def _guess(cell: Cell, done: Sequence[Record]) -> float | None:
-    """A cell takes as long as others of its method and data, scaled by rounds; else as others of its data."""
+    """A cell takes as long as others of its method, data and backend, scaled by rounds; else as others of its data and backend."""
 
     def kin(record: Record, *words: str) -> bool:
         return record.cell.kind == cell.kind and all(_base(record.cell, w) == _base(cell, w) for w in words)
 
-    for words in (("method", "data"), ("data",)):
+    for words in (("method", "data", "backend"), ("data", "backend")):
         rates = [r.made["cpu_seconds"] / r.cell.words.get("rounds", 1) for r in done if kin(r, *words)]
         if rates:
             return float(mean(rates) * cell.words.get("rounds", 1))

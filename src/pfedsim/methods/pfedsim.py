@@ -47,13 +47,18 @@ class Personalization(Method):
     form: Form = "classwise"
     own: float = 1.0
 
-    def send(self, fed: Fed, server: Server, clients: Sequence[int], task: str) -> dict[int, Message]:
-        personal, phi = server.personal, server.extra.get("similarity", Pairs())
-        assert isinstance(personal, Rows)
+    def resembling(self, server: Server, client: int) -> dict[int, float]:
+        """Eq. 4, not yet normalised: whose extractors this client's is mixed from; who was never met weighs 0."""
+        phi = server.extra.get("similarity", Pairs())
         assert isinstance(phi, Pairs)
+        return {**phi.row(client), client: self.own}
+
+    def send(self, fed: Fed, server: Server, clients: Sequence[int], task: str) -> dict[int, Message]:
+        personal = server.personal
+        assert isinstance(personal, Rows)
         if task == "score":  # the client's own model as it left its last training
             return {i: Message(task, personal[i]) for i in clients}
-        weights = {i: {**phi.row(i), i: self.own} for i in clients}  # who was never met weighs 0
+        weights = {i: self.resembling(server, i) for i in clients}
         mixed = personal.mixes({i: w for i, w in weights.items() if any(w.values())})  # Eq. 4: omega_i
         omega = {i: mixed.get(i, personal[i]) for i in clients}
         return {i: Message(task, omega[i].where(~fed.layout.head, personal[i])) for i in clients}  # phi_i stays its own
@@ -97,7 +102,7 @@ class PFedSim(TwoStage):
 
         return parse(self.warmup)
 
-    def second(self) -> Method:
+    def second(self) -> Personalization:
         return Personalization(self.similarity, self.own)
 
     def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> Server:

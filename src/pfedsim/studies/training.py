@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pfedsim import scoring
 from pfedsim.federation import Federation
 from pfedsim.runs.config import Config
 from pfedsim.runs.session import Session, one_thread, prepare
-from pfedsim.server import State, run_rounds
+from pfedsim.server import Round, State, run_rounds
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def last(config: Config, federation: Federation) -> tuple[Session, State]:
-    """The run at its end."""
+def rounds(config: Config, federation: Federation) -> Iterator[tuple[Session, State, Round]]:
+    """A run's rounds, each with the state that it began from."""
     with one_thread():
         session = prepare(config, federation)
         state = session.begin()
         for round in run_rounds(session.method, session.fed, session.kept, session.engine, session.schedule, state):
+            yield session, state, round
             state = round.state
-    return session, state
+
+
+def last(config: Config, federation: Federation) -> tuple[Session, State]:
+    """The run at its end."""
+    for session, _, round in rounds(config, federation):
+        end = session, round.state
+    return end
 
 
 def models(session: Session, state: State) -> list[Tensor]:

@@ -31,42 +31,33 @@ def plan(choice: Choice) -> list[Run]:
 def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The last round of each phase: what was sent to whom, what came back, what the server made of it."""
     from pfedsim.runs.manifest import made_with
-    from pfedsim.runs.session import federate, one_thread, prepare
-    from pfedsim.server import run_rounds
+    from pfedsim.runs.session import federate
+    from pfedsim.studies import training
 
-    federation = federate(config)
     found: dict[str, Any] = {}
-    with one_thread():
-        session = prepare(config, federation)
-        state = session.begin()
-        earlier: dict[int, float] = {}
-        for round in run_rounds(session.method, session.fed, session.kept, session.engine, session.schedule, state):
-            before, state = state.server, round.state
-            shares = {r.client: r.weight for r in round.replies}
-            mixed = {i: _mix(session.method, before, i, earlier) for i in shares}
-            phase = "generalization" if before.personal is None else "personalization"
-            down, up = zip(*round.traffic.values(), strict=True)
-            found[phase] = {
-                "round": state.server.round,
-                "sampled": list(shares),
-                "mix": [[[j, round_(w)] for j, w in sorted(mixed[i].items()) if w > 0] for i in shares],
-                "down": max(down),
-                "up": max(up),
-                "loss": [round_(r.info["loss"]) if "loss" in r.info else None for r in round.replies],
-                "weight": list(shares.values()),
-            }
-            earlier = shares
-    pairs = state.server.extra.get("similarity", Pairs())
-    found["similarity"] = packed(pairs, session.fed.clients)
+    earlier: dict[int, float] = {}
+    for session, before, round in training.rounds(config, federate(config)):
+        shares = {r.client: r.weight for r in round.replies}
+        mixed = {i: _mix(session.method, before.server, i, earlier) for i in shares}
+        phase = "generalization" if before.server.personal is None else "personalization"
+        down, up = zip(*round.traffic.values(), strict=True)
+        found[phase] = {
+            "round": round.state.server.round,
+            "sampled": list(shares),
+            "mix": [[[j, round_(w)] for j, w in sorted(mixed[i].items()) if w > 0] for i in shares],
+            "down": max(down),
+            "up": max(up),
+            "loss": [round_(r.info["loss"]) if "loss" in r.info else None for r in round.replies],
+            "weight": list(shares.values()),
+        }
+        earlier, last = shares, round.state.server
+    found["similarity"] = packed(last.extra.get("similarity", Pairs()), session.fed.clients)
     return {**found, "clients": session.fed.clients}, made_with(session)
 
 
 def _mix(method: Any, server: Any, client: int, earlier: dict[int, float]) -> dict[int, float]:
     """What the model that this client received is made of: clients and their shares."""
-    if server.personal is None:
-        weights = dict(earlier)
-    else:
-        weights = {**server.extra.get("similarity", Pairs()).row(client), client: method.second().own}
+    weights = dict(earlier) if server.personal is None else method.second().resembling(server, client)
     total = sum(weights.values())
     return {j: w / total for j, w in weights.items()} if total else {}
 

@@ -256,10 +256,10 @@ def test_the_forms_of_a_table(tmp_path: Path) -> None:
     assert r"\multicolumn{2}{c}{Dir(0.1)}" in tex
     assert r"\dag{} why" in tex
     assert csv_text([table()]).splitlines()[1:] == [
-        "t,A_1,Dir(0.1): ours,50.00 (1.00),50.0",
-        "t,A_1,Dir(0.1): share,5%,",
-        "t,B|<i>,Dir(0.1): ours,40.00,40.0",
-        "t,B|<i>,Dir(0.1): share,-,",
+        "t,1,A_1,Dir(0.1): ours,50.00 (1.00),50.0",
+        "t,1,A_1,Dir(0.1): share,5%,",
+        "t,2,B|<i>,Dir(0.1): ours,40.00,40.0",
+        "t,2,B|<i>,Dir(0.1): share,-,",
     ]
     page = html(Document("d", "D", [Section("S", ["a `b` <c>", table()])]))
     assert "B|&lt;i&gt;" in page

@@ -254,15 +254,15 @@ def _fitting(table: Table, width: int) -> list[tuple[str, list[int]]]:
 
 
 def csv_text(tables: Sequence[Table]) -> str:
-    """One line per cell: table, row, column, what is printed, and the number behind it where there is one."""
+    """One line per cell: table, the row's number and first cell, column, what is printed, and the number behind it where there is one."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["table", "row", "column", "printed", "value"])
+    writer.writerow(["table", "number", "row", "column", "printed", "value"])
     for table in tables:
         names = _headings(table)
-        for row in table.rows:
+        for number, row in enumerate(table.rows, 1):
             for name, cell in list(zip(names, row, strict=True))[1:]:
-                writer.writerow([table.name, row[0].text, name, cell.text, "" if cell.value is None else cell.value])
+                writer.writerow([table.name, number, row[0].text, name, cell.text, "" if cell.value is None else cell.value])
     return file.getvalue()
 
 

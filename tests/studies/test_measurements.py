@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from pfedsim.backends.torch import normalised
 from pfedsim.conformance import check, final_models, session, small_federation, states
+from pfedsim.errors import Error
 from pfedsim.layout import layout_of
 from pfedsim.methods.fedap import Adaptation
 from pfedsim.methods.fedavg import FedAvg
@@ -21,7 +23,7 @@ from pfedsim.runs.config import check as checked
 from pfedsim.runs.session import federate
 from pfedsim.studies import cka, datasets, likeness, overhead, privacy, workflow
 from pfedsim.studies.control import FedDynAsRun, PerFedAvgAsRun, WarmFedPer
-from pfedsim.studies.protocol import Choice
+from pfedsim.studies.protocol import Choice, words
 
 RNG = np.random.default_rng(3)
 
@@ -112,6 +114,20 @@ def test_labels_are_read_where_they_are_written_and_nowhere_else() -> None:
     assert blind["auroc"] is not None
     assert blind["distance"] > 0.7 * blind["guess"]
     assert 0.35 < blind["auroc"] < 0.65
+
+
+def privately(method: str) -> dict[str, Any]:
+    settings = words("digits", method, 0.1, 42, {"rounds": 4, "epochs": 1, "score": {"every": 0, "finetune": 0}})
+    return privacy.measure(checked(settings), {})[0]
+
+
+def test_any_classifier_that_is_sent_is_read() -> None:
+    found = privately("fedavg")
+    assert list(found) == ["clients", "classes", "classifier, read off", "classifier, fitted"]
+    assert found["classifier, read off"]["auroc"] > 0.8  # biases of classes that a client has go up
+    assert "statistics, fitted" in privately("fedap")
+    with pytest.raises(Error, match="clients of fedper send no classifier"):
+        privately("fedper")
 
 
 def test_the_clock_counts_every_clients_work_once() -> None:

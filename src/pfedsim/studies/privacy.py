@@ -12,28 +12,30 @@ from pfedsim.runs.config import Config
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Store
 from pfedsim.studies.grid import dealt, set_name, title
-from pfedsim.studies.protocol import Choice, base_name, words
+from pfedsim.studies.protocol import Choice, words
 
 if TYPE_CHECKING:
-    from pfedsim.runs.session import Session
-    from pfedsim.server import State
+    from torch import Tensor
+
+    from pfedsim.layout import Layout
+
+Head = tuple[np.ndarray, np.ndarray]
 
 FOLDS = 5
-METHODS = ("pfedsim", "fedap")
+METHODS = ("fedavg", "pfedsim", "fedap")  # FedAvg: what any method tells whose clients send their classifiers
 HOW = (
     "The server tries to tell each client's label distribution from what the client sent last. 'Read off': no fitting at all, the change "
     "of each class's bias against the common classifier counts as the class's share (training pushes up the biases of classes that a "
-    "client has). 'Fitted': a ridge regression, learnt on four fifths of the clients, as if their labels were known to the server, and "
-    "tried on the other fifth, five times over. AUROC: does the score tell present from absent classes (0.5: not at all, 1: perfectly)? "
-    "Distance: total variation between the true distribution and the one told (0: the same); beside it that of guessing the mean of the "
-    "known clients. f-FedAP's clients send their classifiers too; its statistics come on top."
+    "client has); the common one is that of the round's model or, among personal models, of the last common one. 'Fitted': a ridge "
+    "regression, learnt on four fifths of the clients, as if their labels were known to the server, and tried on the other fifth, five "
+    "times over. AUROC: does the score tell present from absent classes (0.5: not at all, 1: perfectly)? Distance: total variation "
+    "between the true distribution and the one told (0: the same); beside it that of guessing the mean of the known clients. FedAvg is "
+    "the control: its clients send a model, too. f-FedAP's send their classifiers and statistics."
 )
 
 
 def plan(choice: Choice) -> list[Run]:
     choice = choice.of(methods=METHODS, alphas=(0.1,))
-    for method in [m for m in choice.methods if base_name(m) not in METHODS]:
-        raise Error(f"privacy reads what the server holds of each client: of {' and '.join(METHODS)}, not of {method}")
     quiet = {"score": {"every": 0, "finetune": 0}}
     return [
         Run(words(data, method, alpha, seed, {**quiet, **choice.settings}), "privacy", (("method", method),))
@@ -51,44 +53,41 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
     from pfedsim.studies import training
 
     federation = federate(config)
-    session, state = training.last(config, federation)
-    counts = np.stack([np.bincount(federation.data.y[s.train], minlength=session.fed.classes) for s in federation.partition.clients])
-    features, bias = head_features(session, state)
+    sent: dict[int, tuple[Head, Head]] = {}
+    for session, before, round in training.rounds(config, federation):
+        personal = before.server.personal
+        common = head(session.fed.layout, before.server.model if personal is None else personal.default)
+        sent |= {r.client: (head(session.fed.layout, r.model), common) for r in round.replies if r.model is not None}
+        statistics = round.state.server.extra.get("statistics")
+    if not sent or any(np.isnan(weight).any() for (weight, _), _ in sent.values()):
+        raise Error(f"clients of {config.method} send no classifier: there is nothing to read")
+    parts = [federation.partition.clients[i].train for i in sent]
+    counts = np.stack([np.bincount(federation.data.y[part], minlength=session.fed.classes) for part in parts])
+    features, bias = (np.stack(several) for several in zip(*(head_features(*pair) for pair in sent.values()), strict=True))
     found: dict[str, Any] = {
         "clients": len(counts),
         "classes": int(counts.shape[1]),
         "classifier, read off": {"auroc": _auroc(counts > 0, bias)},
         "classifier, fitted": told(features, counts),
     }
-    statistics = state.server.extra.get("statistics")
     if statistics is not None:
-        table = np.stack([statistics[i].double().numpy() for i in range(len(counts))])
-        found["statistics, fitted"] = told(table, counts)
+        found["statistics, fitted"] = told(np.stack([statistics[i].double().numpy() for i in sent]), counts)
     return found, made_with(session)
 
 
-def head_features(session: Session, state: State) -> tuple[np.ndarray, np.ndarray]:
-    """Of every client and class: what its row and bias are and how they differ from the common ones; and the bias's change alone."""
-    layout, personal = session.fed.layout, state.server.personal
-    assert personal is not None
-    place = layout.last.replace("weight", "bias")
+def head(layout: Layout, theta: Tensor) -> Head:
+    """The classifier's rows and biases, one for each class."""
+    weight, place = layout.rows(theta).double().numpy(), layout.last.replace("weight", "bias")
+    return weight, layout.view(theta, place).double().numpy() if place in layout.names else np.zeros(len(weight))
 
-    def rows(theta: Any) -> tuple[np.ndarray, np.ndarray]:
-        weight = layout.rows(theta).double().numpy()
-        return weight, layout.view(theta, place).double().numpy() if place in layout.names else np.zeros(len(weight))
 
-    common, common_bias = rows(personal.default)
-    made, changes = [], []
-    for i in range(session.fed.clients):
-        weight, bias = rows(personal[i])
-        change = bias - common_bias
-        norm, cosine = (
-            np.linalg.norm(weight, axis=1),
-            (weight * common).sum(1) / np.linalg.norm(weight, axis=1) / np.linalg.norm(common, axis=1),
-        )
-        made.append(np.stack([bias, change, norm, np.linalg.norm(weight - common, axis=1), cosine, weight.mean(1)], axis=1))
-        changes.append(change - change.mean())
-    return np.stack(made), np.stack(changes)
+def head_features(mine: Head, common: Head) -> tuple[np.ndarray, np.ndarray]:
+    """Of every class: what its row and bias are and how they differ from the common ones; and the bias's change alone."""
+    (weight, bias), (start, start_bias) = mine, common
+    change, norm = bias - start_bias, np.linalg.norm(weight, axis=1)
+    cosine = (weight * start).sum(1) / norm / np.linalg.norm(start, axis=1)
+    features = np.stack([bias, change, norm, np.linalg.norm(weight - start, axis=1), cosine, weight.mean(1)], axis=1)
+    return features, change - change.mean()
 
 
 def told(features: np.ndarray, counts: np.ndarray) -> dict[str, float | None]:

@@ -352,10 +352,11 @@ def low_privacy_risk(e: Evidence) -> Verdict:
     told = {str(c.words["method"]): r.found for c in privacy.plan(e.choice) if (r := e.store.find(c))}
     if not {"pfedsim", "fedap"} <= told.keys():
         return Verdict(None)
-    heads = {way: got["auroc"] for way, got in told["pfedsim"].items() if isinstance(got, dict) and got["auroc"] is not None}
-    statistics = told["fedap"]["statistics, fitted"]["auroc"] or 0
-    figures = ", ".join([*(f"{way}: AUROC {v:.3f}" for way, v in heads.items()), f"f-FedAP's statistics: {statistics:.3f}"])
-    return Verdict(max(heads.values()) < min(0.7, statistics), figures)
+    read = {m: {way: got["auroc"] or 0.5 for way, got in found.items() if isinstance(got, dict)} for m, found in told.items()}
+    statistics = read["fedap"].pop("statistics, fitted")
+    shown = [f"{title(m)}'s {way} {v:.3f}" for m in ("pfedsim", "fedavg") for way, v in read.get(m, {}).items()]
+    figures = f"AUROC: {', '.join(shown)}; f-FedAP's statistics {statistics:.3f}"
+    return Verdict(max(read["pfedsim"].values()) < min(0.7, statistics), figures)
 
 
 def nothing_but_parameters(e: Evidence) -> Verdict:

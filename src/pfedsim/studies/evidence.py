@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pfedsim.methods import METHODS
 from pfedsim.studies import domains, rho
 from pfedsim.studies.cells import Store
-from pfedsim.studies.grid import MICRO, Path, Runs, runs
+from pfedsim.studies.grid import MICRO, Path, Runs, dealt, runs, set_name
 from pfedsim.studies.paper import paper, printed
 from pfedsim.studies.protocol import OF_THE_PAPER, SEEDS, Choice
 
@@ -30,6 +30,10 @@ class Evidence:
     store: Store
     choice: Choice
     whose: str = "ours"
+
+    @staticmethod
+    def where(data: str, alpha: float) -> str:
+        return f"{set_name(data)} {dealt(alpha)}"
 
     def cases(self, path: Path = MICRO) -> Iterator[tuple[str, float, Case]]:
         """Label-shifted cases with at least pFedSim and one other method: set, alpha, accuracies, over the seeds that all methods have."""

@@ -1,0 +1,173 @@
+"""Claims about accuracy: who is best, where, and by how much (Tables 3 and 8, appendix C.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import mean
+
+from pfedsim.methods import METHODS
+from pfedsim.studies import heterogeneity, questions
+from pfedsim.studies.evidence import Case, Evidence, common
+from pfedsim.studies.grid import MICRO, TUNED, Path, runs, set_name, spread, title
+from pfedsim.studies.paper import paper
+from pfedsim.studies.protocol import SEEDS
+from pfedsim.studies.verdicts.verdict import Verdict, every
+
+TRADITIONAL = ("fedavg", "fedprox", "feddyn", "fedgen")
+PERSONALISED = tuple(m for m in METHODS if m not in TRADITIONAL and m != "local")
+
+
+def _lead(case: Case) -> tuple[float, str]:
+    """pFedSim above the best other method, and which that is."""
+    best = max((m for m in case if m != "pfedsim"), key=lambda m: case[m])
+    return case["pfedsim"] - case[best], best
+
+
+def best_in_all_cases(e: Evidence, path: Path = MICRO) -> Verdict:
+    checks = []
+    for data, alpha, case in e.cases(path):
+        lead, best = _lead(case)
+        of = "" if len(case) == len(METHODS) else f" of {len(case)} methods"
+        ahead, seeds = lead > 0.005, ""
+        if e.whose == "ours":
+            found = e.methods(data, alpha)
+            leads = [
+                min(found["pfedsim"].minus(found[m], path)[k] for m in case if m != "pfedsim") for k in range(len(found["pfedsim"].by_seed))
+            ]
+            ahead, seeds = min(leads) > 0.005, f", seeds {found['pfedsim'].seeds}"
+        checks.append((ahead, f"{e.where(data, alpha)}: {lead:+.2f} against {title(best)}{of}{seeds}"))
+    return every(checks)
+
+
+def best_in_all_cases_tuned(e: Evidence) -> Verdict:
+    return best_in_all_cases(e, TUNED)
+
+
+def average_gain(e: Evidence) -> Verdict:
+    """Over the paper's own cases, against what the paper has there."""
+    theirs = {(d, a): _lead(case)[0] for d, a, case in Evidence(e.store, e.choice, "paper").cases()}
+    leads = {(d, a): _lead(case)[0] for d, a, case in e.cases() if len(case) == len(METHODS) and (d, a) in theirs}
+    if not leads:
+        return Verdict(None)
+    ours, printed_there = mean(leads.values()), mean(theirs[case] for case in leads)
+    figures = f"{ours:+.2f} over {len(leads)} of the paper's {len(theirs)} cases, where the paper has {printed_there:+.2f}"
+    return Verdict(abs(ours - (paper()["accuracy"]["mean_lead"] if e.whose == "paper" else printed_there)) <= 0.5, figures)
+
+
+def personalised_better_at_small_alpha(e: Evidence) -> Verdict:
+    checks = []
+    for data, alpha, case in e.cases():
+        own, shared = ([(case[m], m) for m in group if m in case] for group in (PERSONALISED, TRADITIONAL))
+        if alpha == 0.1 and own and shared:
+            low, high = min(own), max(shared)
+            checks.append(
+                (
+                    low[0] > high[0],
+                    f"{set_name(data)}: lowest personalised {title(low[1])} {low[0]:.2f}, highest common {title(high[1])} {high[0]:.2f}",
+                )
+            )
+    return every(checks)
+
+
+def gain_larger_at_small_alpha(e: Evidence) -> Verdict:
+    leads: dict[str, dict[float, float]] = {}
+    for data, alpha, case in e.cases():
+        if len(case) == len(METHODS):
+            leads.setdefault(data, {})[alpha] = _lead(case)[0]
+    both = {d: by for d, by in leads.items() if {0.1, 0.5} <= by.keys()}
+    return every([(by[0.1] > by[0.5], f"{set_name(d)}: {by[0.1]:+.2f} and {by[0.5]:+.2f}") for d, by in both.items()])
+
+
+def fedavg_deteriorates(e: Evidence) -> Verdict:
+    by: dict[str, dict[float, float]] = {}
+    for data, alpha, case in e.cases():
+        if "fedavg" in case:
+            by.setdefault(data, {})[alpha] = case["fedavg"]
+    both = {d: v for d, v in by.items() if {0.1, 0.5} <= v.keys()}
+    return every([(v[0.5] - v[0.1] >= 5, f"{set_name(d)}: {v[0.1]:.2f} and {v[0.5]:.2f}") for d, v in both.items()])
+
+
+def better_than_fedap(e: Evidence) -> Verdict:
+    found = [(d, a, case["pfedsim"] - case["fedap"]) for d, a, case in e.cases() if "fedap" in case]
+    return every([(gap > 0, f"{e.where(d, a)}: {gap:+.2f}") for d, a, gap in found])
+
+
+def tiny_imagenet(e: Evidence) -> Verdict:
+    leads = [(*_lead(case), len(case)) for data, _, case in e.cases() if data == "tiny-imagenet"]
+    if not leads:
+        return Verdict(None)
+    lead, best, count = max(leads)
+    return Verdict(lead > 5, f"largest lead {lead:+.2f}, against {title(best)}, of {count} methods")
+
+
+def _above(e: Evidence, others: Sequence[str], path: Path) -> Verdict:
+    """pFedSim more than half a point above these, seed by seed on average."""
+    checks = []
+    chosen = e.choice.of(seeds=SEEDS)
+    for data in chosen.data if e.whose == "ours" else []:
+        for alpha in chosen.alphas:
+            mine = runs(e.store, chosen, data, "pfedsim", alpha)
+            for other in others:
+                gaps = mine.minus(runs(e.store, chosen, data, other, alpha), path)
+                if gaps:
+                    checks.append((mean(gaps) > 0.5, f"{e.where(data, alpha)}: {spread(gaps, '+')} against {title(other)}"))
+    return every(checks)
+
+
+def better_than_decoupling(e: Evidence) -> Verdict:
+    return _above(e, ("fedper", "fedrep", questions.CONTROL), MICRO)
+
+
+def better_than_decoupling_tuned(e: Evidence) -> Verdict:
+    return _above(e, ("fedper", "fedrep", questions.CONTROL), TUNED)
+
+
+def similarity_matters(e: Evidence) -> Verdict:
+    return _above(e, ("pfedsim:uniform",), TUNED)
+
+
+def traditional_better_under_feature_shift(e: Evidence) -> Verdict:
+    checks = []
+    for data, case in e.by_domain():
+        shared, own = ([case[m] for m in group if m in case and m != "pfedsim"] for group in (TRADITIONAL, PERSONALISED))
+        if min(len(shared), len(own)) > 1:
+            checks.append((mean(shared) > mean(own), f"{set_name(data)}: {mean(shared):.2f} against {mean(own):.2f}"))
+    return every(checks)
+
+
+def best_under_feature_shift(e: Evidence) -> Verdict:
+    found = [(data, *_lead(case)) for data, case in e.by_domain()]
+    return every([(round(lead, 2) > 0, f"{set_name(d)}: {lead:+.2f} against {title(best)}") for d, lead, best in found])
+
+
+def gain_shrinks(e: Evidence) -> Verdict:
+    checks = []
+    chosen = heterogeneity.defaults(e.choice)
+    for data in chosen.data if e.whose == "ours" else []:
+        leads = {}
+        for alpha in chosen.alphas:
+            found = common({m: runs(e.store, chosen, data, m, alpha) for m in heterogeneity.METHODS})
+            if len(found) == len(heterogeneity.METHODS):
+                leads[alpha] = _lead({m: r.mean() or 0 for m, r in found.items()})
+        if {0.1, 10.0} <= leads.keys():
+            text = ", ".join(f"{lead:+.2f} at {alpha:g} (against {title(best)})" for alpha, (lead, best) in leads.items())
+            checks.append((leads[10.0][0] <= min(1, leads[0.1][0] / 2), f"{set_name(data)}: {text}"))
+    return every(checks)
+
+
+CHECKS = (
+    best_in_all_cases,
+    best_in_all_cases_tuned,
+    average_gain,
+    personalised_better_at_small_alpha,
+    gain_larger_at_small_alpha,
+    fedavg_deteriorates,
+    better_than_fedap,
+    tiny_imagenet,
+    better_than_decoupling,
+    better_than_decoupling_tuned,
+    similarity_matters,
+    traditional_better_under_feature_shift,
+    best_under_feature_shift,
+    gain_shrinks,
+)

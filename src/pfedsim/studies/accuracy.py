@@ -11,11 +11,11 @@ from pfedsim.report.document import Cell, Document, Figure, Section, Table, cell
 from pfedsim.report.tables import size
 from pfedsim.studies import grid as grids
 from pfedsim.studies.cells import Cell as Run
-from pfedsim.studies.cells import Store
+from pfedsim.studies.cells import Record, Store
 from pfedsim.studies.grid import CLIENTS, MICRO, TUNED, TUNED_CLIENTS, Runs, dealt, points, set_name, title
 from pfedsim.studies.packing import unpacked
 from pfedsim.studies.paper import printed
-from pfedsim.studies.protocol import OF_THE_PAPER, Choice, grid
+from pfedsim.studies.protocol import OF_THE_PAPER, Choice, as_large_as_printed, grid
 
 Found = dict[float | None, dict[str, Runs]]
 
@@ -69,9 +69,12 @@ REMARKS = {
 }
 
 
+def _first(found: Found) -> Record:
+    return next(record for by in found.values() for several in by.values() for record in several.by_seed.values())
+
+
 def _scale(data: str, found: Found) -> str:
-    first = next(record for by in found.values() for several in by.values() for record in several.by_seed.values())
-    return " ".join([grids.scale(first), *([REMARKS[data]] if data in REMARKS else [])])
+    return " ".join([grids.scale(_first(found)), *([REMARKS[data]] if data in REMARKS else [])])
 
 
 BOTH_KINDS = (
@@ -85,13 +88,15 @@ def _beside(data: str, found: Found) -> Table:
     methods = list(next(iter(found.values())))
     columns: list[list[Cell]] = [cells(*map(title, methods))]
     known = any(printed("accuracy", m, data, alpha) for m in methods for alpha in found)
-    head = ["ours", "paper", "difference", "seeds"] if known else ["ours", "seeds"]
+    same = known and as_large_as_printed(_first(found).cell)  # else only the order can be compared
+    head = ["ours", *(["paper"] if known else []), *(["difference"] if same else []), "seeds"]
     for alpha, by in found.items():
         means = [by[m].mean() for m in methods]
         theirs = [printed("accuracy", m, data, alpha) for m in methods]
         columns.append(ranked(means, [by[m].text() for m in methods]))
         if known:
             columns.append(ranked([t and t[0] for t in theirs], [f"{t[0]:.2f} ({t[1]:.2f})" if t else "-" for t in theirs]))
+        if same:
             columns.append([points(a - t[0] if a is not None and t else None) for a, t in zip(means, theirs, strict=True)])
         columns.append(cells(*(by[m].seeds for m in methods)))
     return Table(

@@ -10,8 +10,9 @@ from pfedsim.studies import domains, rho
 from pfedsim.studies.cells import Store
 from pfedsim.studies.grid import MICRO, Path, Runs, dealt, runs, set_name
 from pfedsim.studies.paper import paper, printed
-from pfedsim.studies.protocol import OF_THE_PAPER, SEEDS, Choice
+from pfedsim.studies.protocol import OF_THE_PAPER, SEEDS, WHOLE, Choice
 
+LABEL_SHIFTED = ("cifar10", "cinic10", "tiny-imagenet", "emnist", "mnist", "fashion-mnist")
 Case = dict[str, float]
 """accuracy in % by method"""
 
@@ -31,13 +32,16 @@ class Evidence:
     choice: Choice
     whose: str = "ours"
 
-    @staticmethod
-    def where(data: str, alpha: float) -> str:
-        return f"{set_name(data)} {dealt(alpha)}"
+    def reduced(self, data: str) -> bool:
+        """Whether our runs of one of the paper's sets are smaller than the paper's."""
+        return self.whose == "ours" and data in WHOLE and not self.choice.full
+
+    def where(self, data: str, alpha: float) -> str:
+        return f"{set_name(data)} {dealt(alpha)}{', at a smaller scale' if self.reduced(data) else ''}"
 
     def cases(self, path: Path = MICRO) -> Iterator[tuple[str, float, Case]]:
         """Label-shifted cases with at least pFedSim and one other method: set, alpha, accuracies, over the seeds that all methods have."""
-        chosen = self.choice.of(data=("cifar10", "cinic10", "tiny-imagenet", "emnist", "mnist", "fashion-mnist"), seeds=SEEDS)
+        chosen = self.choice.of(data=LABEL_SHIFTED, seeds=SEEDS)
         for data in chosen.data:
             for alpha in chosen.alphas:
                 if self.whose == "paper":

@@ -103,3 +103,9 @@ def _all(record: Record, cell: Run) -> list[str | Table | Figure]:
         return points({m: {m: (drawn["data"], drawn[m])} for m in MEASURES}, path, width, ["data similarity"] * 4, "", legend=False)
 
     return [table, Figure(label, f"Each measure against the data's similarity, {len(drawn['data'])} pairs drawn at random", draw)]
+
+
+def over_four(record: Record, measure: str) -> float | None:
+    """Pearson's correlation of a measure with the data's similarity over the paper's four pairs."""
+    data, values = (np.array([record.found[table][a][b] for a, b in PAIRS]) for table in ("data", measure))
+    return correlations(data, values)["pearson"]

@@ -129,6 +129,12 @@ def base(data: str, full: bool = False) -> Mapping[str, Any]:
     return {**base("domainnet", full), "clients": CLIENTS_EACH * len(own.load(added[data]).domains(data))}
 
 
+def as_large_as_printed(cell: Cell) -> bool:
+    """Whether a run has the clients and rounds that the paper's has."""
+    whole = base(str(cell.words["data"]), full=True)
+    return all(cell.words[k] == whole[k] for k in ("clients", "join", "rounds"))
+
+
 def alphas(data: str, choice: Choice) -> Sequence[float | None]:
     """The partitions of a set: only labels are dealt by a Dirichlet distribution, clients or domains of their own are as they are."""
     return choice.alphas if base(data)["partition"] == "dirichlet" else (None,)

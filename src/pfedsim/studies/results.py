@@ -101,7 +101,7 @@ def _short(store: Store) -> Document:
             f"({tuned:.2f}), and pFedSim has {by['pfedsim'].text(TUNED)}."
         )
     said += [f"- {answer}" for answer in questions.answers(store, Choice())]
-    said.append(f"- {claims.counted(claims.verdicts(store, Choice()))}")
+    said.append(f"- {claims.summary(store, Choice())}")
     return Document("short", "In short", [Section("", ["\n".join(said)])])
 
 

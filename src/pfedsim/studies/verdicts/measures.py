@@ -8,12 +8,12 @@ import numpy as np
 
 from pfedsim.studies import cka, metrics, similarity
 from pfedsim.studies import datasets as tables
-from pfedsim.studies.evidence import Evidence
-from pfedsim.studies.grid import dealt, runs, set_name
+from pfedsim.studies.evidence import LABEL_SHIFTED, Evidence
+from pfedsim.studies.grid import runs, set_name
 from pfedsim.studies.lengths import trained
 from pfedsim.studies.likeness import MEASURES, SUBSETS, correlations
 from pfedsim.studies.paper import paper
-from pfedsim.studies.protocol import SEEDS, alphas
+from pfedsim.studies.protocol import SEEDS
 from pfedsim.studies.verdicts.verdict import Verdict, every
 
 
@@ -58,33 +58,33 @@ def boundaries(e: Evidence) -> Verdict:
 
 
 def cs_best_measure(e: Evidence) -> Verdict:
-    checks = []
+    found: dict[str, dict[str, float | None]] = {}
     if e.whose == "paper":
-        printed_ = paper()["metrics"]
-        by = {m: correlations(np.array(printed_["data_similarity"]), np.array(printed_[m]))["pearson"] or 0 for m in MEASURES}
-        checks.append((max(by, key=lambda m: by[m]) == "CS", ", ".join(f"{m} {v:.3f}" for m, v in by.items())))
+        printed_ = {k: np.array(v) for k, v in paper()["metrics"].items() if k in ("data_similarity", *MEASURES)}
+        found[""] = {m: correlations(printed_["data_similarity"], printed_[m])["pearson"] for m in MEASURES}
     for cell in metrics.plan(e.choice) if e.whose == "ours" else []:
         if record := e.store.find(cell):
-            values = {m: record.found["correlation"][m]["pearson"] for m in MEASURES}
-            where = f"{'four subsets' if dict(cell.extra)['clients'] == 'four' else 'all pairs'}, {trained(cell)}"
-            ok = values["CS"] is not None and all(v is None or v <= values["CS"] for v in values.values())
-            checks.append((ok, f"{where}: " + ", ".join(f"{m} {v:.3f}" for m, v in values.items() if v is not None)))
+            four = dict(cell.extra)["clients"] == "four"
+            where = f"{'four subsets' if four else 'all pairs'}, {trained(cell)}: "
+            found[where] = {m: metrics.over_four(record, m) if four else record.found["correlation"][m]["pearson"] for m in MEASURES}
+    checks = []
+    for where, by in found.items():
+        ok = by["CS"] is not None and all(v is None or v <= by["CS"] for v in by.values())
+        checks.append((ok, where + ", ".join(f"{m} {v:.3f}" for m, v in by.items() if v is not None)))
     return every(checks)
 
 
 def phi_between_zero_and_one(e: Evidence) -> Verdict:
     if e.whose == "paper":
         return Verdict(None)
-    chosen = e.choice.of(seeds=SEEDS)
-    found = [
-        (a, r.found["similarity"]["largest"])
-        for d in chosen.data
-        for a in alphas(d, chosen)
-        for r in runs(e.store, chosen, d, "pfedsim", a).by_seed.values()
-        if "similarity" in r.found
-    ]
-    top = {a: max(v for b, v in found if b == a) for a, _ in found}
-    return every([(v <= 1, f"{dealt(a)}: largest {v:.2f}") for a, v in top.items()])
+    chosen = e.choice.of(data=LABEL_SHIFTED, seeds=SEEDS)
+    checks = []
+    for data in chosen.data:
+        for alpha in chosen.alphas:
+            found = runs(e.store, chosen, data, "pfedsim", alpha).by_seed.values()
+            largest = [r.found["similarity"]["largest"] for r in found if "similarity" in r.found]
+            checks += [(max(largest) <= 1, f"{e.where(data, alpha)}: largest {max(largest):.2f}")] if largest else []
+    return every(checks)
 
 
 def data_statistics(e: Evidence) -> Verdict:

@@ -15,7 +15,8 @@ from pfedsim.studies.runner import plan
 
 def record(of: Cell, micro: float = 0.5, seconds: float = 10.0, **found: Any) -> Record:
     scores = {"micro": micro, "mean": micro - 0.1, "worst_tenth": 0.1}
-    found = {"served": scores, "finetuned": {"epochs": 5, **scores}, "curve": {"round": [1], "micro": [micro], "mean": [micro]}, **found}
+    curve = {"round": [1, 2], "micro": [micro, micro], "mean": [micro, micro], "train_loss": [2.0, 1.0]}
+    found = {"served": scores, "finetuned": {"epochs": 5, **scores}, "curve": curve, **found}
     found.setdefault("clients", {"samples": [10, 30], "labels": [1, 2], "served": [0.2, 0.6], "finetuned": [0.2, 0.6]})
     found |= {"bytes_down_per_client_round": 1000, "bytes_up_per_client_round": 500}
     made = {"seconds": seconds, "cpu_seconds": seconds, "cpu": "x", "cores": 2, "versions": {"pfedsim": "0"}}

@@ -66,7 +66,7 @@ def test_forms_and_controls_are_compared_seed_by_seed(store: Store) -> None:
     found = CHECKS["similarity_matters"](evidence)
     assert (found.holds, found.figures) == (True, "CIFAR-10 Dir(0.1): +0.75 (0.35) against pFedSim:uniform")
     (similarity_adds,) = questions.answers(store, Choice())
-    assert similarity_adds.endswith("+0.75 (0.35) points as served and +0.75 (0.35) after local epochs with Dir(0.1).")
+    assert similarity_adds.endswith("+0.75 (0.35) points as served and +0.75 (0.35) after local epochs with Dir(0.1) (seeds 42, 43).")
     store.put(record(cell("cifar10", "fedrep", 0.1, 42, {}), 0.876))
     for claim in ("better_than_decoupling", "better_than_decoupling_tuned"):
         assert CHECKS[claim](evidence).figures == "NOT CIFAR-10 Dir(0.1): +0.40 against FedRep"

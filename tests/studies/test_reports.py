@@ -28,6 +28,7 @@ from pfedsim.report.document import (
     write,
 )
 from pfedsim.studies import accuracy, gaps, rho
+from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Store
 from pfedsim.studies.protocol import Choice, cell
 from pfedsim.studies.studies import STUDIES
@@ -66,7 +67,7 @@ def test_a_far_cell_is_listed_with_the_causes_tried(store: Store, monkeypatch: p
     store.put(found)
     after = tables(gaps.report(store, Choice(methods=("fedper",))))["gaps-cifar10-3"]
     assert [row[-1].text for row in after.rows] == ["explained", "closes it"]
-    assert after.rows[1][1].text == "82.50"
+    assert after.rows[1][2].text == "82.50"
 
 
 def test_a_cause_is_judged_by_what_it_moves_our_mean(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,18 +79,29 @@ def test_a_cause_is_judged_by_what_it_moves_our_mean(store: Store, monkeypatch: 
     assert list(asked) == [42]
     assert asked[42].digest in {c.digest for c in gaps.plan(Choice())}
     assert dict(asked[42].extra) == cause.extra
-    for there, so in ((0.83, "does not"), (0.81, "closes it")):  # 83 alone would lie near
+    for there, so in ((0.83, "does not"), (0.828, "closes it"), (0.81, "in the mean only")):  # 83 alone would lie near, 81 alone too low
         store.put(record(asked[42], there))
         table = tables(gaps.report(store, Choice()))["gaps-cifar10-3"]
         assert table.rows[1][-1].text == so
         assert table.rows[0][-1].text == ("explained" if so == "closes it" else "open")
-    assert [c.text for c in table.rows[1][1:4]] == ["81.00", "-3.00", "84.00"]
+    assert [c.text for c in table.rows[1][2:5]] == ["81.00", "-3.00", "84.00"]
+    assert gaps.in_short(store, Choice(), "cifar10").endswith(
+        "(for 0 the author's pixel scale, alone or with another); open: Local-Only Dir(0.1)."
+    )
     both = replace(cause, seeds=[42, 43])  # 81 and 88 against 84 and 90
     monkeypatch.setattr(gaps, "causes", lambda: [both])
     store.put(record(both.cells(Choice().of(), "cifar10", "local", 0.1)[43], 0.88))
     table = tables(gaps.report(store, Choice()))["gaps-cifar10-3"]
-    assert [c.text for c in table.rows[1][1:4]] == ["84.50", "-2.50", "84.50"]
-    assert (table.rows[1][0].text, table.rows[1][-1].text) == ("- another scale of the pixels, seeds 42, 43", "closes it")
+    assert [c.text for c in table.rows[1][2:5]] == ["84.50", "-2.50", "84.50"]
+    assert (table.rows[1][1].text, table.rows[1][-1].text) == ("another scale of the pixels, seeds 42, 43", "closes it")
+
+
+def test_what_the_pixels_scale_does_to_training_is_told(store: Store) -> None:
+    plain = cell("cifar10", "local", 0.1, 42, {})
+    assert gaps.losses_apart(store, Choice(), "cifar10") is None
+    curve = {"round": [1, 2], "micro": [0.5, 0.5], "mean": [0.5, 0.5], "train_loss": [2.02, 0.97]}  # 2 and 1 with pixels of 0..1
+    store.put(record(Run(plain.words, plain.kind, (("pixels", "0..255"),)), 0.8, curve=curve))
+    assert gaps.losses_apart(store, Choice(), "cifar10") == pytest.approx(0.03)
 
 
 def test_a_cause_is_shown_where_it_moves_a_near_cell_away(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

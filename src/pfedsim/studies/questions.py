@@ -67,7 +67,8 @@ def answers(store: Store, choice: Choice) -> list[str]:
 def _told(alpha: float, here: Runs, there: Runs) -> str:
     """By how many points, both ways of scoring, mean (std) over the seeds that both have."""
     served, tuned = (spread(here.minus(there, path), "+") for path in (MICRO, TUNED))
-    return f"{served} points as served and {tuned} after local epochs with {dealt(alpha)}"
+    seeds = here.common(there).seeds
+    return f"{served} points as served and {tuned} after local epochs with {dealt(alpha)} (seed{'' if seeds.isdigit() else 's'} {seeds})"
 
 
 MATTER = (

@@ -8,6 +8,7 @@ from pathlib import Path
 from pfedsim.report.document import Cell, Document, Section, Table, cells, markdown
 from pfedsim.studies import claims, gaps, questions, speed
 from pfedsim.studies.cells import Record, Store, read
+from pfedsim.studies.evidence import common
 from pfedsim.studies.grid import MICRO, TUNED, by_alpha, dealt, set_name, title
 from pfedsim.studies.paper import paper
 from pfedsim.studies.protocol import SEEDS, Choice
@@ -16,7 +17,7 @@ from pfedsim.studies.studies import STUDIES, Study
 
 HEAD = """# Results
 
-Written by `pfedsim reproduce --markdown > docs/results.md` from the finished runs in `results/`: no figure of ours is typed by hand.
+Written by `pfedsim reproduce --markdown > docs/results.md` from the finished runs in `results/`: no result of ours is typed by hand.
 Pictures, LaTeX, CSV and a page for the browser: `pfedsim reproduce NAME` writes them to `reproduced/NAME`.
 
 Accuracies are of the last round, on each client's own test half, in %. "All samples" counts every test sample alike (the paper's
@@ -85,20 +86,13 @@ def _short(store: Store) -> Document:
     """What a reader in a hurry wants to know of the main table."""
     choice = WANTED["accuracy"][0].of()
     found, said = by_alpha(store, choice, "cifar10"), []
-    compared = gaps.main_table(store, choice, "cifar10")
-    far = [one for one in compared if one.far]
-    closed = sum(gaps.explained(store, choice, "cifar10", one) for one in far)
-    if compared:
-        said.append(
-            f"- {len(compared) - len(far)} of the {len(compared)} cells of the paper's CIFAR-10 table that are measured lie within two of "
-            f"its standard deviations; for {closed} of the other {len(far)} a named cause closes the gap."
-        )
+    said += [f"- {words}" for words in [gaps.in_short(store, choice, "cifar10")] if words]
     for alpha, by in found.items():
-        best = [max((r.mean(path) or 0, title(m)) for m, r in by.items()) for path in (MICRO, TUNED)]
-        (served, first), (tuned, second) = best
+        have = common(by)  # a method with more seeds than another is compared over those of both
+        (served, first), (tuned, second) = (max((r.mean(path) or 0, title(m)) for m, r in have.items()) for path in (MICRO, TUNED))
         said.append(
-            f"- {dealt(alpha)}: best as served is {first} ({served:.2f}); after the same local epochs for every method it is {second} "
-            f"({tuned:.2f}), and pFedSim has {by['pfedsim'].text(TUNED)}."
+            f"- {dealt(alpha)}, seeds {next(iter(have.values())).seeds}: best as served is {first} ({served:.2f}); after the same local "
+            f"epochs for every method it is {second} ({tuned:.2f}), and pFedSim has {have['pfedsim'].text(TUNED)}."
         )
     said += [f"- {answer}" for answer in questions.answers(store, Choice())]
     said.append(f"- {claims.summary(store, Choice())}")

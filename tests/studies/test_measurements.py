@@ -126,6 +126,9 @@ def test_any_classifier_that_is_sent_is_read() -> None:
     assert list(found) == ["clients", "classes", "classifier, read off", "classifier, fitted"]
     assert found["classifier, read off"]["auroc"] > 0.8  # biases of classes that a client has go up
     assert "statistics, fitted" in privately("fedap")
+    said = privately("fedgen")["label counts, as sent"]
+    assert (said["auroc"], said["distance"]) == (1.0, 0.0)  # nothing is left to tell
+    assert said["guess"] > 0.5
     with pytest.raises(Error, match="clients of fedper send no classifier"):
         privately("fedper")
 

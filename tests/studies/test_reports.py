@@ -27,9 +27,9 @@ from pfedsim.report.document import (
     terminal,
     write,
 )
-from pfedsim.studies import accuracy, gaps, rho
+from pfedsim.studies import accuracy, gaps, overhead, privacy, rho, shortcomings, speed
 from pfedsim.studies.cells import Cell as Run
-from pfedsim.studies.cells import Store
+from pfedsim.studies.cells import Record, Store
 from pfedsim.studies.protocol import Choice, cell
 from pfedsim.studies.studies import STUDIES
 
@@ -202,6 +202,8 @@ def test_sections_of_the_same_name_all_show() -> None:
         ("gaps", Choice(data=("mnist",)), "gaps takes the paper's sets that run here at its scale, not mnist"),
         ("domainnet", Choice(data=("cifar10",)), "domainnet takes sets of several domains, not cifar10"),
         ("similarity", Choice(data=("emnist",)), "similarity takes sets of ten classes that are dealt by their labels, not emnist"),
+        ("workflow", Choice(full=True), "workflow has no larger scale: --full changes nothing in it"),
+        ("claims", Choice(full=True), "claims has no larger scale"),
     ],
 )
 def test_what_a_study_cannot_honour_is_refused(study: str, choice: Choice, words: str) -> None:
@@ -238,6 +240,48 @@ for words in ({"name": "nosuch"}, {"name": "rho", "settings": ["seed=7"]},
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_whole_scale_is_every_studys() -> None:
+    for study in ("accuracy", "privacy", "rho", "heterogeneity"):
+        cells = STUDIES[study].plan(Choice(full=True, data=("tiny-imagenet",)))
+        assert {c.words["clients"] for c in cells} == {100}, study  # 50 on an ordinary machine
+
+
+def test_table_1_takes_bytes_of_the_main_tables_runs(store: Store) -> None:
+    """A pass once a run weighs less over 200 rounds than over the 20 of `overhead`."""
+    costs = {"xi": [1.0], "bytes_down": 125, "bytes_up": 100, "server_bytes": 400, "sent beyond a model": []}
+    (one,) = overhead.plan(Choice())
+    methods = dict.fromkeys(overhead.METHODS, costs) | {"fedap": {**costs, "bytes_down": 200, "sent beyond a model": ["statistics"]}}
+    store.put(Record(one, one.settings(), {"methods": methods, "model_bytes": 400, "clients": 100, "load": 0.0}, record(one).made))
+    for cell_ in privacy.plan(Choice(methods=("fedavg", "fedap"))):
+        reading = {"classifier, fitted": {"auroc": 0.6, "distance": 0.3, "guess": 0.5}}
+        store.put(Record(cell_, cell_.settings(), reading, record(cell_).made))
+    store.put(record(cell("cifar10", "fedap", 0.1, 42, {}), 0.8))
+    (table,) = shortcomings.report(store, Choice()).tables()
+    rows = {row[0].text: dict(zip(table.head, (c.text for c in row), strict=True)) for row in table.rows}
+    assert rows["Heavy Communication Load, measured"]["f-FedAP"] == "no: 1.00 (1.5 kB)"  # 1,000 + 500, as FedAvg's
+    assert rows["Heavy Communication Load, measured"]["FedGen"] == "not measured yet"
+    assert rows["High Privacy Risk, measured"]["f-FedAP"] == "no: a model and statistics sent; AUROC 0.600 from the classifier, fitted"
+    assert "FedAvg's clients: AUROC 0.600" in table.notes[0]
+
+
+def test_a_busy_machine_is_told_beside_its_seconds(store: Store) -> None:
+    (one,) = overhead.plan(Choice())
+    costs = {"xi": [1.0], "xi_cpu": [1.0], "bytes_down": 800, "bytes_up": 400, "server_bytes": 400}
+    for load, told in ((2.9, True), (0.1, False)):
+        found = {"methods": {"fedavg": costs}, "model_bytes": 400, "clients": 100, "load": load}
+        store.put(Record(one, one.settings(), found, {**record(one).made, "backend": "native"}))
+        report = overhead.report(store, Choice())
+        assert ("so that seconds may be too long" in str(report.sections[1].parts[0])) is told
+    assert [c.text for c in report.tables()[1].rows[0][3:5]] == ["2.00", "1.00"]  # models received and sent
+
+
+def test_samples_held_out_are_not_counted_as_trained() -> None:
+    """40 samples, half of each client's for testing: 5 + 15, less a fifth where FedFomo validates."""
+    plain, held = (speed.samples_trained(record(cell("cifar10", m, 0.1, 42, {}))) for m in ("fedavg", "fedfomo"))
+    assert plain == (200 * 5 * 0.1 + 5) * 20
+    assert held == pytest.approx(0.8 * plain)
 
 
 def test_folders_are_looked_at_before_anything_runs(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ NAMES = (
     "accuracy", "rho", "overhead", "domainnet", "workflow", "cka", "similarity", "metrics", "distribution", "datasets", "shortcomings",
     "heterogeneity", "privacy", "questions", "gaps", "claims",
 )  # fmt: skip
-BUSY = 0.5  # load from which a clock says more of other work than of ours
 
 
 def reproduce(
@@ -109,6 +108,7 @@ def reproduce(
 
 def _run(study: Study, now: Plan, store: Store, jobs: int, console: Console) -> dict[str, str]:
     """Runs what is missing; why what failed did."""
+    from pfedsim.studies.overhead import BUSY
     from pfedsim.studies.runner import carry_out
 
     load = os.getloadavg()[0]

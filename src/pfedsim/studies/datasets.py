@@ -63,7 +63,7 @@ def report(store: Store, choice: Choice) -> Document:
         groups=[("samples", 2), ("classes", 2), (dealt(0.1), 2), (dealt(0.5), 2)],
         notes=notes,
     )
-    note = "Counted from each set's class counts with the real partition (seed 42, minimum 40): the draws depend on nothing else."
+    note = "Counted from the publishers' class counts with the real partition (seed 42, minimum 40): the draws depend on nothing else."
     return Document("datasets", "The paper's data sets", [Section("", [note, table])])
 
 

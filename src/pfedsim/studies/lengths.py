@@ -24,6 +24,5 @@ def trained(cell: Cell) -> str:
 
 def alone(data: str, choice: Choice, length: str, alpha: float | None, seed: int, **more: Any) -> dict[str, Any]:
     """Every client trains by itself in every round, all from one initial model."""
-    return words(
-        data, "local", alpha, seed, {**LENGTHS[length], "join": 1.0, "score": {"every": 0, "finetune": 0}, **more, **choice.settings}
-    )
+    settings = {**LENGTHS[length], "join": 1.0, "score": {"every": 0, "finetune": 0}, **more, **choice.settings}
+    return words(data, "local", alpha, seed, settings, full=choice.full)

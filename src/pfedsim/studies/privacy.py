@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pfedsim.errors import Error
 from pfedsim.report.document import Cell, Document, Section, Table, cells
+from pfedsim.rows import Rows
 from pfedsim.runs.config import Config
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Store
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 Head = tuple[np.ndarray, np.ndarray]
 
 FOLDS = 5
-METHODS = ("fedavg", "pfedsim", "fedap")  # FedAvg: what any method tells whose clients send their classifiers
+METHODS = ("fedavg", "fedfomo", "fedap", "fedgen", "pfedsim")  # FedAvg: the control; the others: Table 1
 HOW = (
     "The server tries to tell each client's label distribution from what the client sent last. 'Read off': no fitting at all, the change "
     "of each class's bias against the common classifier counts as the class's share (training pushes up the biases of classes that a "
@@ -30,7 +32,8 @@ HOW = (
     "regression, learnt on four fifths of the clients, as if their labels were known to the server, and tried on the other fifth, five "
     "times over. AUROC: does the score tell present from absent classes (0.5: not at all, 1: perfectly)? Distance: total variation "
     "between the true distribution and the one told (0: the same); beside it that of guessing the mean of the known clients. FedAvg is "
-    "the control: its clients send a model, too. f-FedAP's send their classifiers and statistics."
+    "the control: its clients send a model, too. f-FedAP's send their classifiers and statistics, FedGen's their label counts. The two "
+    "fits are not equally strong: of classifiers one regression serves all classes, of statistics there is one sample for each client."
 )
 
 
@@ -38,7 +41,7 @@ def plan(choice: Choice) -> list[Run]:
     choice = choice.of(methods=METHODS, alphas=(0.1,))
     quiet = {"score": {"every": 0, "finetune": 0}}
     return [
-        Run(words(data, method, alpha, seed, {**quiet, **choice.settings}), "privacy", (("method", method),))
+        Run(words(data, method, alpha, seed, {**quiet, **choice.settings}, full=choice.full), "privacy", (("method", method),))
         for data in choice.data
         for alpha in choice.alphas
         for seed in choice.seeds
@@ -54,24 +57,29 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
 
     federation = federate(config)
     sent: dict[int, tuple[Head, Head]] = {}
+    labels: dict[int, np.ndarray] = {}
     for session, before, round in training.rounds(config, federation):
         personal = before.server.personal
         common = head(session.fed.layout, before.server.model if personal is None else personal.default)
         sent |= {r.client: (head(session.fed.layout, r.model), common) for r in round.replies if r.model is not None}
+        labels |= {r.client: r.extra["labels"].double().numpy() for r in round.replies if "labels" in r.extra}
         statistics = round.state.server.extra.get("statistics")
     if not sent or any(np.isnan(weight).any() for (weight, _), _ in sent.values()):
         raise Error(f"clients of {config.method} send no classifier: there is nothing to read")
-    parts = [federation.partition.clients[i].train for i in sent]
+    ids = sorted(sent)
+    parts = [federation.partition.clients[i].train for i in ids]
     counts = np.stack([np.bincount(federation.data.y[part], minlength=session.fed.classes) for part in parts])
-    features, bias = (np.stack(several) for several in zip(*(head_features(*pair) for pair in sent.values()), strict=True))
+    features, bias = (np.stack(several) for several in zip(*(head_features(*sent[i]) for i in ids), strict=True))
     found: dict[str, Any] = {
         "clients": len(counts),
         "classes": int(counts.shape[1]),
         "classifier, read off": {"auroc": _auroc(counts > 0, bias)},
         "classifier, fitted": told(features, counts),
     }
-    if statistics is not None:
-        found["statistics, fitted"] = told(np.stack([statistics[i].double().numpy() for i in sent]), counts)
+    if isinstance(statistics, Rows):  # each client's own
+        found["statistics, fitted"] = told(np.stack([statistics[i].double().numpy() for i in ids]), counts)
+    if labels:
+        found["label counts, as sent"] = compared(np.stack([labels[i] for i in ids]), counts)
     return found, made_with(session)
 
 
@@ -98,10 +106,8 @@ def told(features: np.ndarray, counts: np.ndarray) -> dict[str, float | None]:
     from sklearn.preprocessing import StandardScaler
 
     shares = counts / counts.sum(1, keepdims=True)
-    score, guess = np.zeros_like(shares), np.zeros_like(shares)
-    fold = np.arange(len(shares)) % min(FOLDS, len(shares))
-    for k in np.unique(fold):
-        known, asked = fold != k, fold == k
+    score = np.zeros_like(shares)
+    for known, asked in _folds(len(shares)):
         model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 3, 7)))
         if features.ndim == 3:
             model.fit(features[known].reshape(-1, features.shape[2]), shares[known].ravel())
@@ -109,6 +115,21 @@ def told(features: np.ndarray, counts: np.ndarray) -> dict[str, float | None]:
         else:
             model.fit(features[known], shares[known])
             score[asked] = model.predict(features[asked])
+    return compared(score, counts)
+
+
+def _folds(clients: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Who is known and who is asked."""
+    fold = np.arange(clients) % min(FOLDS, clients)
+    for k in np.unique(fold):
+        yield fold != k, fold == k
+
+
+def compared(score: np.ndarray, counts: np.ndarray) -> dict[str, float | None]:
+    """How near a score for each client and class comes to the truth, beside guessing the mean of the known clients."""
+    shares = counts / counts.sum(1, keepdims=True)
+    guess = np.zeros_like(shares)
+    for known, asked in _folds(len(shares)):
         guess[asked] = shares[known].mean(0)
     return {"auroc": _auroc(counts > 0, score), "distance": _distance(_as_shares(score), shares), "guess": _distance(guess, shares)}
 

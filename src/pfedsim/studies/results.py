@@ -59,8 +59,10 @@ def _study(study: Study, store: Store) -> Document:
     wanted = WANTED.get(study.name, [Choice()])
     made = [study.report(store, choice) for choice in wanted]
     commands = ", ".join(f"`{command(study, choice)}`" for choice in wanted)
-    larger = {c.digest for c in study.plan(Choice(full=True))} != {c.digest for c in study.plan(Choice())}
-    whole = f" The paper's whole scale: `pfedsim reproduce {study.name} --full`." if larger else ""
+    scales = [[{**cell.words, "seed": 0} for cell in study.plan(Choice(full=full))] for full in (True, False)]
+    larger, seeds = any(words not in scales[1] for words in scales[0]), len(scales[0]) > len(scales[1])
+    what = "The paper's whole scale" if larger else "With five seeds" if seeds else ""
+    whole = f" {what}: `pfedsim reproduce {study.name} --full`." if what else ""
     head = Section("", [f"In the paper: {study.place}. Made by {commands} (`--dry-run` says how long it takes).{whole}"])
     sections = [head]
     for section in [section for document in made for section in document.sections]:

@@ -21,9 +21,9 @@ def story(table: Sequence[Record], benchmark: Path) -> list[str]:
     cores = max(r.made["cores"] for r in table)
     clock = sum(r.made["seconds"] for r in table) / cores / 3600
     text = (
-        f"The {len(table)} runs of the CIFAR-10 table (Table 3) took {used:.1f} hours of processor time, scoring included; by the clock "
-        f"{clock:.1f} hours, one run on each of {cores} cores and other work beside them ({used / cores:.1f} where they are free). They "
-        f"trained on {trained / 1e6:,.0f} million samples."
+        f"The {len(table)} runs of the CIFAR-10 table (Table 3) took {used:.1f} hours of processor time, scoring included. By the clock "
+        f"their durations add up to {clock * cores:.1f} hours with other work beside them, {clock:.1f} on each of {cores} cores "
+        f"({used / cores:.1f} where those are free). They trained on {trained / 1e6:,.0f} million samples."
     )
     if not benchmark.is_file():
         return [text]
@@ -40,7 +40,7 @@ def story(table: Sequence[Record], benchmark: Path) -> list[str]:
 
 
 def samples_trained(record: Record) -> float:
-    """Rounds x epochs x share of clients x train samples, and once the epochs of the second score."""
-    words = record.cell.words
-    train = sum(record.found["clients"]["samples"]) - int(tested(record).sum())
+    """Rounds x epochs x share of clients x train samples that are not held out, and once the epochs of the second score."""
+    words, held_out = record.cell.words, record.cell.config.method_made().validation
+    train = (sum(record.found["clients"]["samples"]) - int(tested(record).sum())) * (1 - held_out)
     return float((words["rounds"] * words["epochs"] * words["join"] + (words["score"]["finetune"] or 0)) * train)

@@ -58,6 +58,8 @@ class Study:
         for option in [o for o, value in given.items() if value and o not in self.takes]:
             which = " and ".join(f"--{o}" for o in self.takes) or "none of --methods, --data, --alpha and --seeds"
             raise Error(f"{self.name} takes no --{option}; it takes {which}")
+        if choice.full and _digests(self.plan(Choice())) == _digests(self.plan(Choice(full=True))):
+            raise Error(f"{self.name} has no larger scale: --full changes nothing in it")
         natural = [d for d in choice.data if choice.alphas and base(d)["partition"] != "dirichlet"]
         if natural:
             raise Error(f"{natural[0]} is not dealt by --alpha: its clients are as they are")
@@ -67,6 +69,10 @@ class Study:
         for data in choice.data:
             if not suits(data):
                 raise Error(f"{self.name} takes {words}, not {data}")
+
+
+def _digests(cells: Sequence[Cell]) -> set[str]:
+    return {cell.digest for cell in cells}
 
 
 STUDIES = {

@@ -22,7 +22,7 @@ def plan(choice: Choice) -> list[Run]:
     choice = choice.of(methods=("pfedsim",), data=("digits",), alphas=(0.5,))
     quiet = {"score": {"every": 0, "finetune": 0}}
     return [
-        Run(words(data, "pfedsim", alpha, choice.seeds[0], {**quiet, **choice.settings}), "workflow")
+        Run(words(data, "pfedsim", alpha, choice.seeds[0], {**quiet, **choice.settings}, full=choice.full), "workflow")
         for data in choice.data
         for alpha in choice.alphas
     ]

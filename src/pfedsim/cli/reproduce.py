@@ -61,20 +61,15 @@ def reproduce(
 
         print(page(results), end="")
         return
-    from pfedsim.studies.studies import STUDIES
-
-    console = Console(quiet=quiet)
     if list_all or name is None:
-        table = Table("name", "what it shows", "in the paper")
-        for study in STUDIES.values():
-            table.add_row(study.name, study.shows, study.place)
-        Console().print(table)
+        _list()
         return
-    from pfedsim.report.document import write
     from pfedsim.studies.cells import Store
     from pfedsim.studies.protocol import Choice
     from pfedsim.studies.runner import plan
+    from pfedsim.studies.studies import STUDIES
 
+    console = Console(quiet=quiet)
     study, store, choice = STUDIES[name], Store(results), Choice(*wanted)
     study.check(choice)
     if study.alone and (jobs or 1) > 1:
@@ -91,19 +86,32 @@ def reproduce(
     _make(results, "--results")
     _make(place, "--out")
     failed = {} if only_report else _run(study, now, store, jobs, console)
-    if failed and len(failed) == len(now.missing) and not now.done:
-        _say_failed(failed)
-        raise typer.Exit(1)
-    document = study.report(store, choice)
-    write(document, place)
-    _print(document, console)
-    if quiet:
-        print(place)
-    kinds = f"{document.name}.html, .md, .tex, .csv, .json" + (", and figures/" if document.figures() else "")
-    console.print(f"written to {place}: {kinds}", highlight=False, soft_wrap=True)
+    if not failed or len(failed) < len(now.missing) or now.done:
+        _report(study.report(store, choice), place, console)
     _say_failed(failed)
     if failed:
         raise typer.Exit(1)
+
+
+def _list() -> None:
+    from pfedsim.studies.studies import STUDIES
+
+    table = Table("name", "what it shows", "in the paper")
+    for study in STUDIES.values():
+        table.add_row(study.name, study.shows, study.place)
+    Console().print(table)
+
+
+def _report(document: Document, place: Path, console: Console) -> None:
+    """Written in every form, and its tables shown."""
+    from pfedsim.report.document import write
+
+    write(document, place)
+    _print(document, console)
+    if console.quiet:
+        print(place)
+    kinds = f"{document.name}.html, .md, .tex, .csv, .json" + (", and figures/" if document.figures() else "")
+    console.print(f"written to {place}: {kinds}", highlight=False, soft_wrap=True)
 
 
 def _run(study: Study, now: Plan, store: Store, jobs: int, console: Console) -> dict[str, str]:

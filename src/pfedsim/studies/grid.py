@@ -108,9 +108,11 @@ def tested(record: Record) -> np.ndarray:
 def scale(record: Record) -> str:
     """How large a run was, in a sentence."""
     words, sizes = record.cell.words, record.found["clients"]["samples"]
+    more = words["score"]["finetune"]
+    second = f" The score after local epochs is after {more} more{'' if more == words['epochs'] else ', for time'}." if more else ""
     return (
         f"{sum(sizes):,} samples on {len(sizes)} clients, {words['join']:.0%} of them in each of {words['rounds']} rounds, "
-        f"{words['epochs']} local epochs, batch {words['batch']}, {words['model']}."
+        f"{words['epochs']} local epochs, batch {words['batch']}, {words['model']}.{second}"
     )
 
 

@@ -11,7 +11,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from pfedsim.bench import Report
-from pfedsim.report.figures import COLOURS
+from pfedsim.report.looks import COLOURS
 
 HEADINGS = (
     "local training, one core", "samples/s best", "median", "by CPU time, median", "times plain, best", "median",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import matplotlib
 import numpy as np
@@ -13,6 +13,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
+from pfedsim.report.looks import SCATTERED, looks
 from pfedsim.rows import Pairs
 from pfedsim.runs.compare import Comparison
 from pfedsim.runs.folder import Run
@@ -20,17 +21,6 @@ from pfedsim.runs.folder import Run
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-# Okabe and Ito's colours, which colour-blind people can tell apart, and a marker each for print in grey
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
-MARKERS = "osD^vPX*"
-
-
-def look(k: int) -> dict[str, Any]:
-    """Colour, marker and dash of the k-th line: told apart by colour-blind people and in grey print."""
-    again = k // len(COLOURS)  # from the ninth on dashed, with hollow markers
-    hollow = {"markerfacecolor": "none"} if again else {}
-    return {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)], "linestyle": ("-", "--", ":")[again % 3], **hollow}
 
 
 def saved(figure: Figure, path: Path) -> Path:
@@ -45,13 +35,14 @@ def curves(runs: Mapping[str, Sequence[Run]], path: Path, width: float = 7.5) ->
     """Accuracy over the rounds, as served; several runs under one name are seeds: their mean, with the range shaded."""
     figure, axes = plt.subplots(figsize=(width, 4.2), layout="constrained")
     bands = any(len(several) > 1 for several in runs.values())
-    for k, (name, several) in enumerate(runs.items()):
+    styles = looks(runs)
+    for name, several in runs.items():
         lines = [_curve(run) for run in several]
         rounds = sorted(set.intersection(*(set(line) for line in lines)))
         values = 100 * np.array([[line[r] for r in rounds] for line in lines])
-        axes.plot(rounds, values.mean(0), label=name, markersize=4, linewidth=1.6, **look(k))
+        axes.plot(rounds, values.mean(0), label=name, **styles[name])
         if len(values) > 1:
-            axes.fill_between(rounds, values.min(0), values.max(0), color=COLOURS[k % len(COLOURS)], alpha=0.15, linewidth=0)
+            axes.fill_between(rounds, values.min(0), values.max(0), color=styles[name]["color"], alpha=0.15, linewidth=0)
     axes.set(
         xlabel="round",
         ylabel="accuracy over all test samples, %",
@@ -69,8 +60,8 @@ def _curve(run: Run) -> dict[int, float]:
 def over_rounds(lines: Mapping[str, Mapping[int, float]], path: Path, ylabel: str, title: str, width: float = 7.5) -> Path:
     """Any figure of a run over its rounds, from zero up."""
     figure, axes = plt.subplots(figsize=(width, 3.2), layout="constrained")
-    for k, (name, values) in enumerate(lines.items()):
-        axes.plot(list(values), list(values.values()), label=name, markersize=4, linewidth=1.6, **look(k))
+    for name, style in looks(lines).items():
+        axes.plot(list(lines[name]), list(lines[name].values()), label=name, **style)
     axes.set(xlabel="round", ylabel=ylabel, title=title)
     axes.set_ylim(0, 1.08 * max((v for values in lines.values() for v in values.values()), default=1))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -92,9 +83,8 @@ def clients(values: Mapping[str, Sequence[float]], path: Path, title: str = "Eac
     names = list(values)
     order = np.argsort(values[names[0]], kind="stable")
     figure, axes = plt.subplots(figsize=(width or min(14, max(7.5, 0.12 * len(order) + 5)), 4.2), layout="constrained")
-    for k, name in enumerate(names):
-        style = look(k) | {"linestyle": "none"}
-        axes.plot(range(len(order)), 100 * np.asarray(values[name])[order], label=name, markersize=5, alpha=0.8, **style)
+    for name, style in looks(names).items():
+        axes.plot(range(len(order)), 100 * np.asarray(values[name])[order], label=name, **style | SCATTERED)
     if len(order) <= 5.4 * figure.get_figwidth():  # as many numbers as have room
         axes.set_xticks(range(len(order)), [str(i) for i in order], fontsize=8)
     else:

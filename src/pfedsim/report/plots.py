@@ -14,7 +14,8 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
-from pfedsim.report.figures import COLOURS, look, saved
+from pfedsim.report.figures import saved
+from pfedsim.report.looks import COLOURS, SCATTERED, looks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,15 +47,14 @@ def lines(
 ) -> Path:
     """A panel for each name; in it a line for each name: the mean over several, their range shaded. `limits`: of a panel's values."""
     figure, axes = panels(len(curves), width, 3.6)
-    names = list(dict.fromkeys(name for panel in curves.values() for name in panel))
+    styles = looks(name for panel in curves.values() for name in panel)
     for ax, (title, panel) in zip(axes, curves.items(), strict=True):
         for name, several in panel.items():
             common = sorted(set.intersection(*(set(x) for x, _ in several)))
             values = np.array([[dict(zip(x, y, strict=True))[c] for c in common] for x, y in several])
-            k = names.index(name)
-            ax.plot(common, values.mean(0), label=name, markersize=4, linewidth=1.4, **look(k))
+            ax.plot(common, values.mean(0), label=name, **styles[name])
             if len(values) > 1:
-                ax.fill_between(common, values.min(0), values.max(0), color=COLOURS[k % len(COLOURS)], alpha=0.15, linewidth=0)
+                ax.fill_between(common, values.min(0), values.max(0), color=styles[name]["color"], alpha=0.15, linewidth=0)
         ax.set(xlabel=xlabel, ylabel=ylabel, title=title)
         if log:
             ax.set_xscale("log")
@@ -66,7 +66,7 @@ def lines(
         if limits and title in limits:
             ax.set_ylim(limits[title])
         ax.grid(alpha=0.3)
-    _legend(figure, axes, width, len(names))
+    _legend(figure, axes, width, len(styles))
     return saved(figure, path)
 
 
@@ -81,10 +81,10 @@ def points(
 ) -> Path:
     """A panel of points for each name."""
     figure, axes = panels(len(panels_), width, 3.4)
-    names = list(dict.fromkeys(name for panel in panels_.values() for name in panel))
+    styles = looks(name for panel in panels_.values() for name in panel)
     for k, (ax, (title, panel)) in enumerate(zip(axes, panels_.items(), strict=True)):
         for name, (x, y) in panel.items():
-            ax.plot(x, y, label=name, markersize=4, alpha=0.7, **{**look(names.index(name)), "linestyle": "none"})
+            ax.plot(x, y, label=name, **styles[name] | SCATTERED)
         ax.set(xlabel=xlabels[k], ylabel=ylabel, title=title)
         if log and log[k]:
             ax.set_xscale("log")
@@ -93,7 +93,7 @@ def points(
             ax.xaxis.set_minor_formatter(NullFormatter())
         ax.grid(alpha=0.3)
     if legend:
-        _legend(figure, axes, width, len(names))
+        _legend(figure, axes, width, len(styles))
     return saved(figure, path)
 
 

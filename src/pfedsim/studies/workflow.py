@@ -108,7 +108,8 @@ def _drawn(found: Any) -> Any:
     def draw(path: Path, width: float) -> Path:
         from matplotlib import pyplot as plt
 
-        from pfedsim.report.figures import COLOURS, saved
+        from pfedsim.report.figures import saved
+        from pfedsim.report.looks import COLOURS
         from pfedsim.report.plots import NARROW
 
         phases = [p for p in ("generalization", "personalization") if p in found]

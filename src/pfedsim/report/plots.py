@@ -97,6 +97,26 @@ def points(
     return saved(figure, path)
 
 
+def columns(values: Mapping[str, Mapping[str, Sequence[float]]], path: Path, width: float, ylabel: str) -> Path:
+    """A place across for each group; in it a column of points for each name, drawn apart in their order so that none hides another."""
+    figure, (ax,) = panels(1, width, 3.4)
+    styles = looks(name for group in values.values() for name in group)
+    room = 0.8 / len(styles)
+    for at, group in enumerate(values.values()):
+        for name, heights in group.items():
+            middle = at + (list(styles).index(name) - (len(styles) - 1) / 2) * room
+            across = middle + np.linspace(-0.35, 0.35, len(heights)) * room if len(heights) > 1 else [middle]
+            ax.plot(across, heights, label=name, **styles[name] | SCATTERED)
+    for at in range(1, len(values)):
+        ax.axvline(at - 0.5, color="#cccccc", linewidth=0.8)
+    ax.set_xticks(range(len(values)), list(values), rotation=30 if width < NARROW else 0)
+    ax.tick_params(axis="x", length=0)
+    ax.set(ylabel=ylabel, xlim=(-0.5, len(values) - 0.5))
+    ax.grid(alpha=0.3, axis="y")
+    _legend(figure, [ax], width, len(styles))
+    return saved(figure, path)
+
+
 def _legend(figure: Figure, axes: Sequence[Axes], width: float, entries: int) -> None:
     handles: dict[str, Any] = {}
     for ax in axes:

@@ -12,6 +12,7 @@ from pfedsim.report.tables import size
 from pfedsim.studies import grid as grids
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Record, Store
+from pfedsim.studies.each_client import clients
 from pfedsim.studies.grid import CLIENTS, MICRO, TUNED, TUNED_CLIENTS, Runs, dealt, points, set_name, title
 from pfedsim.studies.packing import unpacked
 from pfedsim.studies.paper import printed
@@ -104,7 +105,7 @@ def _beside(data: str, found: Found) -> Table:
         f"{set_name(data)}: accuracy over all test samples in %, as served, mean (std) over seeds; best bold, second underlined",
         ["method", *head * len(found)],
         list(zip(*columns, strict=True)),
-        groups=[(dealt(alpha), len(head)) for alpha in found],
+        groups=[(dealt(alpha, data), len(head)) for alpha in found],
         rules=[len(methods) - 1],
     )
 
@@ -141,7 +142,7 @@ def _kinds(data: str, alpha: float | None, by: Mapping[str, Runs]) -> Table:
         columns.append([Cell("-") if c is None else Cell(size(c), value=c) for c in counts])
     return Table(
         f"kinds-{data}-{alpha or 0:g}",
-        f"{set_name(data)}, {dealt(alpha)}: served, and after local epochs; who is worse off than alone; bytes per client and round",
+        f"{set_name(data)}, {dealt(alpha, data)}: served, and after local epochs; who is worse off than alone; bytes per client and round",
         ["method", "all samples", "client mean", "all samples", "client mean", "worst tenth", "worse off", "received", "sent"],
         list(zip(*columns, strict=True)),
         groups=[("as served", 2), ("after local epochs", 2), ("", 4)],
@@ -157,11 +158,11 @@ def curves(data: str, found: Found) -> Figure:
     panels: dict[str, dict[str, list[tuple[list[float], list[float]]]]] = {}
     limits: dict[str, tuple[float, float]] = {}
     for alpha, by in found.items():
-        panels[dealt(alpha)] = {title(m): r.curves() for m, r in by.items() if r.by_seed}
+        panels[dealt(alpha, data)] = {title(m): r.curves() for m, r in by.items() if r.by_seed}
     for alpha, by in found.items():
         ends = {title(m): r.mean() or 0 for m, r in by.items() if r.by_seed}
-        name, best = f"{dealt(alpha)}: the best, closer", max(ends.values())
-        near = {m: several for m, several in panels[dealt(alpha)].items() if ends[m] > best - CLOSE}
+        name, best = f"{dealt(alpha, data)}: the best, closer", max(ends.values())
+        near = {m: several for m, several in panels[dealt(alpha, data)].items() if ends[m] > best - CLOSE}
         if len(near) < len(ends):
             panels[name], limits[name] = near, (best - CLOSE, best + 1)
 
@@ -173,37 +174,12 @@ def curves(data: str, found: Found) -> Figure:
     return Figure(f"curves-{data}", f"{set_name(data)}: accuracy over the rounds (mean over seeds; band: their range)", draw)
 
 
-def clients(data: str, found: Found) -> Figure:
-    """Every client's accuracy against its size and its number of classes, of a few methods at their first seed."""
-    panels: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
-    labels, log = [], []
-    for alpha, by in found.items():
-        have = {m: next(iter(r.by_seed.values())) for m, r in by.items() if r.by_seed}
-        some = [m for m in SHOWN if m in have] or list(have)[:3]
-        first = {title(m): have[m].found["clients"] for m in some}
-        for what, words in (("samples", "its samples, train and test"), ("labels", "its classes")):
-            if first and len({v for c in first.values() for v in c[what]}) > 1:  # else it says nothing
-                panels[f"{dealt(alpha)}, by {what}"] = {n: (c[what], [100 * (v or 0) for v in c["served"]]) for n, c in first.items()}
-                labels.append(words)
-                log.append(what == "samples")
-
-    def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import points as drawn
-
-        return drawn(panels, path, width, labels, "accuracy, %", log)
-
-    return Figure(f"clients-{data}", f"{set_name(data)}: each client's accuracy as served against its size and its number of classes", draw)
-
-
-SHOWN = ("local", "fedavg", "pfedsim")
-
-
 def _similarities(data: str, found: Found) -> list[Section]:
     maps: dict[str, np.ndarray] = {}
     for alpha, by in found.items():
         for record in list(by.get("pfedsim", Runs({})).by_seed.values())[:1]:
             if "similarity" in record.found:
-                maps[dealt(alpha)] = unpacked(record.found["similarity"], len(record.found["clients"]["samples"]))
+                maps[dealt(alpha, data)] = unpacked(record.found["similarity"], len(record.found["clients"]["samples"]))
     if not maps:
         return []
 

@@ -14,6 +14,7 @@ from pfedsim.report.document import Cell, Document, Figure, Section, Table, cell
 from pfedsim.studies import accuracy
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Record, Store
+from pfedsim.studies.each_client import clients
 from pfedsim.studies.grid import TUNED, Runs, points, runs, scale, set_name, spread, tested, title
 from pfedsim.studies.paper import paper
 from pfedsim.studies.protocol import Choice, base, grid
@@ -46,11 +47,13 @@ def report(store: Store, choice: Choice) -> Document:
             sections.append(Section(set_name(data), ["Nothing of it is measured yet."]))
             continue
         said = " ".join([scale(next(iter(next(iter(have.values())).by_seed.values()))), *([REMARKS[data]] if data in REMARKS else [])])
-        figures = [*_sheet(data), accuracy.curves(data, {None: have}), accuracy.clients(data, {None: have})]
-        sections.append(Section(set_name(data), [said, *_tables(data, have), *figures]))
+        figures = [*_sheet(data), accuracy.curves(data, {None: have}), clients(data, {None: have})]
+        sections.append(Section(set_name(data), [said, *_tables(data, have), SHEET.format(set_name(data)), *figures]))
     return Document("domainnet", "Feature shift: accuracy by domain", sections)
 
 
+# the same whether they are at hand or not: a page made from finished runs is the same on every machine
+SHEET = "The sheet of one class in every domain is drawn from the data themselves ({}), and left out where they are not at hand."
 REMARKS = {
     "pacs": "In DomainNet's place: PACS reduced to 64 x 64; torchvision's ImageNet weights V1 (the paper's were V2).",
     "digit-domains": "In DomainNet's place: MNIST, USPS, SVHN (cropped from full numbers), MNIST-M (its test part) and optdigits.",

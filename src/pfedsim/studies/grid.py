@@ -13,7 +13,7 @@ from pfedsim.methods import METHODS, label, parse
 from pfedsim.report.document import Cell
 from pfedsim.studies import paper
 from pfedsim.studies.cells import Record, Store
-from pfedsim.studies.protocol import Choice, alphas, cell
+from pfedsim.studies.protocol import Choice, alphas, base, cell
 
 Path = tuple[str, ...]
 MICRO: Path = ("served", "micro")
@@ -125,8 +125,11 @@ def set_name(data: str) -> str:
     return paper.SETS.get(data, data)
 
 
-def dealt(alpha: float | None) -> str:
-    return "clients as given" if alpha is None else f"Dir({alpha:g})"
+def dealt(alpha: float | None, data: str = "") -> str:
+    """How a set's clients came by their samples; a set that is not dealt by alpha is to be named."""
+    if alpha is not None:
+        return f"Dir({alpha:g})"
+    return "clients within domains" if data and base(data)["partition"] == "domain" else "clients as given"
 
 
 def worse_off(method: Runs, alone: Runs) -> float | None:

@@ -142,6 +142,11 @@ def worse_off(method: Runs, alone: Runs) -> float | None:
     return mean(shares) if shares else None
 
 
+def decimal(value: float | None) -> str:
+    """A correlation, a distance or the like."""
+    return "-" if value is None else f"{value:.3f}"
+
+
 def points(value: float | None, sign: str = "+") -> Cell:
     """A difference in points."""
     return Cell("-") if value is None else Cell(f"{round(value, 2) + 0.0:{sign}.2f}", value=value)

@@ -10,6 +10,7 @@ from pfedsim.report.document import Cell, Document, Figure, Section, Table, cell
 from pfedsim.studies import similarity
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Record, Store
+from pfedsim.studies.grid import decimal
 from pfedsim.studies.lengths import LENGTHS, alone
 from pfedsim.studies.likeness import MEASURES, correlations
 from pfedsim.studies.paper import paper
@@ -71,7 +72,7 @@ def _four(record: Record, cell: Run) -> Table:
         rows.append([
             *cells("data similarity" if measure == "data" else measure),
             *(Cell(_number(v), value=v) for v in mine),
-            *cells(*(_number(t) for t in theirs), *map(_shown, four if six else (None, None)), _shown(six.get("pearson"))),
+            *cells(*(_number(t) for t in theirs), *map(decimal, four if six else (None, None)), decimal(six.get("pearson"))),
         ])  # fmt: skip
     pairs = [name(a, b) for a, b in PAIRS]
     return Table(
@@ -84,14 +85,10 @@ def _four(record: Record, cell: Run) -> Table:
     )
 
 
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
 def _all(record: Record, cell: Run) -> list[str | Table | Figure]:
     label = f"all-pairs-{cell.words['data']}-{cell.words['alpha']:g}-{dict(cell.extra)['trained']}-{cell.words['seed']}"
     correlation = record.found["correlation"]
-    rows = [cells(m, *(_shown(correlation[m][kind]) for kind in ("pearson", "spearman"))) for m in MEASURES]
+    rows = [cells(m, *(decimal(correlation[m][kind]) for kind in ("pearson", "spearman"))) for m in MEASURES]
     table = Table(
         label, f"Correlation with the data's similarity over {record.found['pairs']:,} pairs", ["measure", "Pearson", "Spearman"], rows
     )

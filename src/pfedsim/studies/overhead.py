@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from statistics import mean, stdev
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from pfedsim.report.document import Cell, Document, Section, Table, cells
@@ -13,7 +13,7 @@ from pfedsim.report.tables import size
 from pfedsim.runs.config import Config
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Record, Store
-from pfedsim.studies.grid import dealt, set_name, title
+from pfedsim.studies.grid import dealt, set_name, spread, title
 from pfedsim.studies.paper import paper
 from pfedsim.studies.protocol import Choice, words
 
@@ -150,17 +150,14 @@ def _time(record: Record, cell: Run) -> Table:
         printed = theirs["cells"][method][theirs["data"].index(data)] if method in theirs["cells"] and data in theirs["data"] else None
         paper_base = theirs["cells"]["fedavg"][theirs["data"].index(data)][0] if data in theirs["data"] else None
         rows.append(cells(
-            title(method), _spread(figures["xi"]), _spread(figures["xi_cpu"]), f"{mean(figures['xi']) / base:.2f}" if base else "-",
+            title(method), *(spread([1e4 * s for s in figures[clock]]) for clock in ("xi", "xi_cpu")),
+            f"{mean(figures['xi']) / base:.2f}" if base else "-",
             f"{printed[0]:.2f} ({printed[1]:.2f})" if printed else "-", f"{printed[0] / paper_base:.2f}" if printed and paper_base else "-",
         ))  # fmt: skip
     return Table(
         _label("overhead", cell), "xi_p: local training in 1e-4 s per training sample, all epochs of a round",
         ["method", "wall", "processor", "times FedAvg", "printed", "times FedAvg"], rows, groups=[("ours", 3), ("paper", 2)],
     )  # fmt: skip
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{1e4 * mean(values):.2f}" + (f" ({1e4 * stdev(values):.2f})" if len(values) > 1 else "")
 
 
 def _bytes(record: Record, cell: Run) -> Table:

@@ -13,7 +13,7 @@ from pfedsim.rows import Rows
 from pfedsim.runs.config import Config
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Store
-from pfedsim.studies.grid import dealt, set_name, title
+from pfedsim.studies.grid import dealt, decimal, set_name, title
 from pfedsim.studies.protocol import Choice, words
 
 if TYPE_CHECKING:
@@ -166,12 +166,8 @@ def report(store: Store, choice: Choice) -> Document:
             continue
         for way, got in record.found.items():
             if isinstance(got, dict):
-                lines.append(cells(method, way, *(_shown(got.get(k)) for k in ("auroc", "distance", "guess"))))
+                lines.append(cells(method, way, *(decimal(got.get(k)) for k in ("auroc", "distance", "guess"))))
     for where, lines in rows.items():
         head = ["method", "from", "AUROC, classes present", "distance told", "distance guessed"]
         sections.append(Section(where, [Table(f"privacy-{len(sections)}", "What the server can tell of its clients' labels", head, lines)]))
     return Document("privacy", "What a server can read of its clients' labels", sections)
-
-
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"

@@ -52,7 +52,9 @@ def test_the_main_table_stands_beside_the_papers(store: Store) -> None:
     assert [c.text for c in rows["FedProx"][1:5]] == ["-", "29.70 (2.29)", "-", "-"]
     kinds = next(t for t in document.tables() if t.name == "kinds-cifar10-0.1")
     assert kinds.rows[0][0].text == "Local-Only"
-    assert kinds.rows[1][6].text == "0%"  # every handmade client has the same accuracies
+    assert kinds.rows[1][4].text == "0%"  # every handmade client has the same accuracies
+    assert list(kinds.groups) == [("as served", 4), ("after local epochs", 2), ("", 2)]
+    assert kinds.head[3:5] == ["worst tenth", "worse off"]
 
 
 def test_a_far_cell_is_listed_with_the_causes_tried(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

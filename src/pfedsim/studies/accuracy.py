@@ -130,22 +130,23 @@ def _as_printed(choice: Choice, everything: Mapping[str, Found]) -> list[Section
 
 
 def _kinds(data: str, alpha: float | None, by: Mapping[str, Runs]) -> Table:
-    columns = [cells(*map(title, by))]
-    for path in (MICRO, CLIENTS, TUNED, TUNED_CLIENTS):
-        columns.append(ranked([r.mean(path) for r in by.values()], [r.text(path) for r in by.values()]))
-    columns.append(cells(*(r.text(("served", "worst_tenth")) for r in by.values())))
+    def scores(path: tuple[str, ...]) -> list[Cell]:
+        return ranked([r.mean(path) for r in by.values()], [r.text(path) for r in by.values()])
+
+    worst = cells(*(r.text(("served", "worst_tenth")) for r in by.values()))
     alone = by.get("local", Runs({}))
     shares = [None if m == "local" else grids.worse_off(r, alone) for m, r in by.items()]
-    columns.append([Cell("-") if s is None else Cell(f"{100 * s:.0f}%", value=s) for s in shares])
+    worse = [Cell("-") if s is None else Cell(f"{100 * s:.0f}%", value=s) for s in shares]
+    columns = [cells(*map(title, by)), scores(MICRO), scores(CLIENTS), worst, worse, scores(TUNED), scores(TUNED_CLIENTS)]
     for way in ("down", "up"):
         counts = [r.number(f"bytes_{way}_per_client_round") for r in by.values()]
         columns.append([Cell("-") if c is None else Cell(size(c), value=c) for c in counts])
     return Table(
         f"kinds-{data}-{alpha or 0:g}",
         f"{set_name(data)}, {dealt(alpha, data)}: served, and after local epochs; who is worse off than alone; bytes per client and round",
-        ["method", "all samples", "client mean", "all samples", "client mean", "worst tenth", "worse off", "received", "sent"],
+        ["method", "all samples", "client mean", "worst tenth", "worse off", "all samples", "client mean", "received", "sent"],
         list(zip(*columns, strict=True)),
-        groups=[("as served", 2), ("after local epochs", 2), ("", 4)],
+        groups=[("as served", 4), ("after local epochs", 2), ("", 2)],
         rules=[len(by) - 1],
     )
 

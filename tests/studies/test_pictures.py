@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from test_cells import record
 
 from pfedsim.report.document import Document, Figure
-from pfedsim.studies.cells import Store
+from pfedsim.studies import similarity
+from pfedsim.studies.cells import Record, Store
 from pfedsim.studies.protocol import Choice, cell
 from pfedsim.studies.studies import STUDIES
 
@@ -64,3 +67,30 @@ def test_columns_of_points_are_drawn_wide_and_narrow(tmp_path: Path) -> None:
 
     for width in (7.5, 4.2):
         assert columns({"a": {"x": [1.0, 2.0], "y": [3.0]}, "b": {"y": [2.0]}}, tmp_path / f"{width}.png", width, "%").is_file()
+
+
+@pytest.mark.parametrize(("lowest", "begins", "written"), [(0.9906, 0.9906, "0.9906"), (0.2, 0.0, "0.20"), (-0.3, -1.0, "-0.30")])
+def test_values_that_are_close_are_told_apart(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lowest: float, begins: float, written: str
+) -> None:
+    one = similarity.plan(Choice())[0]
+    cosines = {f"{a}{b}": [1.0] * 9 + [lowest] for a, b in combinations(range(4), 2)}
+    pairs = [[1.0 if a == b else lowest for b in range(4)] for a in range(4)]
+    found = {"CS": pairs, "data": [[float(a == b) for b in range(4)] for a in range(4)], "cosines": cosines}
+    store.put(Record(one, one.settings(), found, record(one).made))
+    document = similarity.report(store, Choice())
+    row = document.tables()[0].rows[0]
+    assert (row[2].text, row[-1].text) == (written, written)
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr("pfedsim.report.plots.heat_maps", lambda *_, **words: asked.append(words))
+    for figure in document.figures():
+        figure.draw(tmp_path / "a.png", 7.5)
+    assert [list(words["low"].values()) for words in asked] == [[begins], [0.0, begins]]
+
+
+def test_a_colour_bar_says_where_it_begins(tmp_path: Path) -> None:
+    from pfedsim.report.plots import heat_maps
+
+    maps = {"a": np.eye(3), "b": 0.99 + 0.01 * np.eye(3)}
+    path = heat_maps(maps, tmp_path / "a.svg", 7.5, "cosine", low={"a": 0.0, "b": 0.99}, decimals={"a": 2, "b": 4})
+    assert "<!-- cosine, from 0.99 -->" in path.read_text()

@@ -131,24 +131,25 @@ def heat_maps(
     width: float,
     label: str,
     names: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
-    low: float | None = None,
+    low: float | Mapping[str, float] | None = None,
     high: float | None = None,
-    numbers: bool = False,
+    decimals: int | Mapping[str, int] | None = None,
     most: int = 3,
     axis: str = "client",
     columns: Sequence[str] | None = None,
     height: float = 0.95,
 ) -> Path:
-    """A matrix for each title on one scale; grey where there is no number."""
+    """A matrix for each title; grey where there is no number. All are on one scale, unless `low` says for each where its own begins:
+    then the bar says so, too. `decimals`: of the numbers written into it."""
     across = 1 if width < NARROW else min(len(maps), most)
     figure, axes = panels(len(maps), width, height * width / across, most)
     values = np.concatenate([m.ravel() for m in maps.values()])
-    low = float(np.nanmin(values)) if low is None else low
+    begin = {title: low[title] if isinstance(low, Mapping) else float(np.nanmin(values)) if low is None else low for title in maps}
     high = float(np.nanmax(values)) if high is None else high
-    image = None
+    images = []
     for ax, (title, matrix) in zip(axes, maps.items(), strict=True):
         ax.set_facecolor("#dddddd")
-        image = ax.imshow(matrix, cmap="viridis", interpolation="nearest", vmin=low, vmax=high)
+        images.append(ax.imshow(matrix, cmap="viridis", interpolation="nearest", vmin=begin[title], vmax=high))
         room = int(width / across * 3)
         rows = names[title] if isinstance(names, Mapping) else names
         for ticks, count, words in ((ax.set_xticks, matrix.shape[1], columns or rows), (ax.set_yticks, matrix.shape[0], rows)):
@@ -158,14 +159,21 @@ def heat_maps(
         ax.set(title=title)
         if axis:
             ax.set(xlabel=axis, ylabel=axis)
-        if numbers:
-            for (i, j), value in np.ndenumerate(matrix):
-                if np.isfinite(value):
-                    light = value < (low + high) / 2
-                    ax.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=8, color="white" if light else "black")
-    assert image is not None
-    figure.colorbar(image, ax=axes, label=label, shrink=0.85)
+        if decimals is not None:
+            _numbers(ax, matrix, (begin[title] + high) / 2, decimals[title] if isinstance(decimals, Mapping) else decimals)
+    shared = [(axes, images[0])] if len(set(begin.values())) == 1 else [([ax], image) for ax, image in zip(axes, images, strict=True)]
+    for over, image in shared:
+        said = f"{label}, from {image.norm.vmin:.4g}" if isinstance(low, Mapping) else label
+        figure.colorbar(image, ax=over, label=said, shrink=0.85)
     return saved(figure, path)
+
+
+def _numbers(ax: Axes, matrix: np.ndarray, middle: float, decimals: int) -> None:
+    """Every number in its place, light on dark."""
+    for (i, j), value in np.ndenumerate(matrix):
+        if np.isfinite(value):
+            colour = "white" if value < middle else "black"
+            ax.text(j, i, f"{value:.{decimals}f}", ha="center", va="center", fontsize=8, color=colour)
 
 
 def bubbles(counts: Mapping[str, np.ndarray], path: Path, width: float) -> Path:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from pfedsim.studies.protocol import Choice
 
 NAMES = list(SUBSETS)
 PAIRS = ((0, 1), (0, 2), (2, 3), (0, 3))  # (i, i'), (i, j), (j, k), (i, k): the paper's
+CLOSE = 0.1  # values that differ by less are all alike to two decimals and on a scale from 0 to 1
 DIVIDED = (
     "Subsets i and i' hold labels 0-4, j 2-6, k 5-9, without a sample in common. A class that several own is divided evenly among them "
     "(the paper does not say how it did); each subset's halves train and test. All four networks start from one initial model."
@@ -58,15 +59,27 @@ def report(store: Store, choice: Choice) -> Document:
     return Document("similarity", "Classifiers of four label subsets", sections)
 
 
+def decimals(values: np.ndarray) -> int:
+    """How many tell the values apart."""
+    return 4 if np.ptp(values) < CLOSE else 2
+
+
+def _begins(maps: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Where each one's colours begin: at nothing in common or, where all values are close, at the lowest of them."""
+    return {name: float(m.min()) if np.ptp(m) < CLOSE else -1.0 if m.min() < 0 else 0.0 for name, m in maps.items()}
+
+
 def _parts(record: Record, cell: Run) -> list[str | Table | Figure]:
     label = f"similarity-{cell.words['data']}-{dict(cell.extra)['trained']}-{cell.words['seed']}"
     found = record.found
+    matrix = np.array([found["cosines"][f"{a}{b}"] for a, b in combinations(range(4), 2)])
+    digits, digits_cs = decimals(matrix), decimals(np.array(found["CS"]))
     theirs = dict(zip(PAIRS, paper()["metrics"]["CS"], strict=True))
     rows: list[list[Cell]] = []
     for a, b in combinations(range(4), 2):
-        per_class = [Cell(f"{v:.2f}", value=v) for v in found["cosines"][f"{a}{b}"]]
+        per_class = [Cell(f"{v:.{digits}f}", value=v) for v in found["cosines"][f"{a}{b}"]]
         both = theirs.get((a, b))
-        rows.append([*cells(name(a, b), f"{found['data'][a][b]:.2f}"), Cell(f"{found['CS'][a][b]:.2f}", value=found["CS"][a][b]),
+        rows.append([*cells(name(a, b), f"{found['data'][a][b]:.2f}"), Cell(f"{found['CS'][a][b]:.{digits_cs}f}", value=found["CS"][a][b]),
                      *cells("-" if both is None else f"{both:.2f}"), *per_class])  # fmt: skip
     classes = [str(c) for c in range(len(rows[0]) - 4)]
     table = Table(
@@ -76,22 +89,20 @@ def _parts(record: Record, cell: Run) -> list[str | Table | Figure]:
         rows,
         groups=[("", 3), ("cosine of class", len(classes))],
     )
-    matrix = np.array([[c.value or 0.0 for c in row[4:]] for row in rows])
 
     def draw(path: Path, width: float) -> Path:
         from pfedsim.report.plots import heat_maps
 
-        pairs = [row[0].text for row in rows]
-        return heat_maps({"cosine of the rows, by pair and class": matrix}, path, width, "cosine", names=pairs, columns=classes,
-                         low=-1.0 if matrix.min() < 0 else 0.0, high=1.0, numbers=width > 5, most=1, axis="", height=0.62)  # fmt: skip
+        maps, pairs = {"cosine of the rows, by pair and class": matrix}, [row[0].text for row in rows]
+        return heat_maps(maps, path, width, "cosine", names=pairs, columns=classes, low=_begins(maps), high=1.0,
+                         decimals=digits if width > 5 else None, most=1, axis="", height=0.62)  # fmt: skip
 
     def draw_pairs(path: Path, width: float) -> Path:
         from pfedsim.report.plots import heat_maps
 
-        maps: dict[str, Any] = {"data (1 - Eq. 1)": np.array(found["data"]), "classifiers (CS)": np.array(found["CS"])}
-        return heat_maps(
-            maps, path, width, "similarity", names=NAMES, low=min(0.0, float(np.min(found["CS"]))), high=1.0, numbers=True, most=2, axis=""
-        )
+        maps = {"data (1 - Eq. 1)": np.array(found["data"]), "classifiers (CS)": np.array(found["CS"])}
+        written = {name: decimals(values) for name, values in maps.items()}
+        return heat_maps(maps, path, width, "similarity", names=NAMES, low=_begins(maps), high=1.0, decimals=written, most=2, axis="")
 
     return [table, Figure(f"{label}-classes", "Cosine of the decision boundaries, by pair and class", draw),
             Figure(f"{label}-pairs", "Similarity of data and of classifiers, by pair", draw_pairs)]  # fmt: skip

@@ -159,7 +159,8 @@ def test_latex_has_the_same_cells_and_escapes_percent(tmp_path):
         "pFedSim": r"\textbf{77.50 (3.54)}",
     }
     assert r"17\%" in cells["pFedSim"]
-    assert lines[1] == rf"\begin{{tabular}}{{l{'r' * (len(cells['FedAvg']) - 1)}}}"
+    assert lines[0] == r"% needs \usepackage{booktabs}"
+    assert lines[2] == rf"\begin{{tabular}}{{l{'r' * (len(cells['FedAvg']) - 1)}}}"
 
 
 def test_the_terminal_has_the_same_marks(tmp_path):

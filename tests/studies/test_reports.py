@@ -21,12 +21,12 @@ from pfedsim.report.document import (
     Table,
     csv_text,
     html,
-    latex_table,
     markdown_table,
     ranked,
     terminal,
     write,
 )
+from pfedsim.report.latex import latex_table
 from pfedsim.studies import accuracy, gaps, overhead, privacy, rho, shortcomings, speed
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Record, Store

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pfedsim.report import page
+from pfedsim.report.latex import latex
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 BEST, SECOND = "best", "second"
 MARKDOWN = {BEST: "**{}**", SECOND: "<u>{}</u>", "": "{}"}
 HTML = {BEST: "<b>{}</b>", SECOND: "<u>{}</u>", "": "{}"}
-LATEX = {BEST: r"\textbf{{{}}}", SECOND: r"\underline{{{}}}", "": "{}"}
 SENTENCE = 30  # characters: a column with longer cells holds words, which are left and wrapped
 DAGGERS = ("†", "‡", "§", "¶")
-TEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "†": r"\dag{}", "‡": r"\ddag{}", "§": r"\S{}", "¶": r"\P{}", "−": "$-$"}
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,12 @@ class Table:
     """cells hold sentences rather than numbers"""
     for_papers: bool = False
     """the same numbers as another table, laid out for LaTeX; left out on pages and screens"""
+    bars: Sequence[int] = ()
+    """columns that LaTeX draws a line before"""
+
+    def sentences(self) -> list[bool]:
+        """Which columns hold any."""
+        return [any(len(row[k].text) > SENTENCE for row in self.rows) for k in range(len(self.head))]
 
 
 @dataclass(frozen=True)
@@ -142,36 +146,6 @@ def _piped(texts: Sequence[str]) -> str:
     return "| " + " | ".join(texts) + " |"
 
 
-def latex_table(table: Table) -> str:
-    """booktabs, as the paper prints it; sentences in a longtable, which goes on over pages."""
-    others = len(table.head) - 1
-    kind = "longtable" if table.prose else "tabular"
-    columns = rf"p{{0.1\textwidth}}*{{{others}}}{{p{{{0.75 / others:.2f}\textwidth}}}}" if table.prose else "l" + "c" * others
-    lines = [f"% {table.title}", rf"\begin{{{kind}}}{{{columns}}}", r"\toprule"]
-    if table.groups:
-        lines.append(" & ".join(["", *(rf"\multicolumn{{{n}}}{{c}}{{{_tex(words)}}}" for words, n in table.groups)]) + r" \\")
-        at = 2
-        rules = []
-        for words, count in table.groups:
-            rules.append(rf"\cmidrule(lr){{{at}-{at + count - 1}}}" if words else "")
-            at += count
-        lines.append("".join(rules))
-    lines += [" & ".join(map(_tex, table.head)) + r" \\", r"\midrule"]
-    for k, row in enumerate(table.rows):
-        lines += [r"\midrule"] if k in table.rules else []
-        lines.append(" & ".join(LATEX[c.mark].format(_tex(c.text)) for c in row) + r" \\")
-    lines += [r"\bottomrule", rf"\end{{{kind}}}"]
-    lines += [rf"\par{{\footnotesize {_tex(note)}\par}}" for note in table.notes]
-    return "\n".join(lines) + "\n"
-
-
-def _tex(text: str) -> str:
-    text = re.sub(r'"([^"]*)"', r"``\1''", text)
-    for character, code in TEX.items():
-        text = text.replace(character, code)
-    return text
-
-
 def html(document: Document) -> str:
     """The whole report as one page that fetches nothing."""
     sections = [(section.heading or "Overview", "\n".join(map(_html_part, section.parts))) for section in document.shown()]
@@ -203,7 +177,7 @@ def _html_table(table: Table) -> str:
     rows = []
     if table.groups:
         rows.append("<tr><th></th>" + "".join(f'<th colspan="{n}">{escape(words)}</th>' for words, n in table.groups) + "</tr>")
-    kinds = [' class="words"' if table.prose else ' class="long"' if words else "" for words in _long(table)]
+    kinds = [' class="words"' if table.prose else ' class="long"' if words else "" for words in table.sentences()]
     rows.append("<tr>" + "".join(f"<th{kind}>{escape(h)}</th>" for kind, h in zip(kinds, table.head, strict=True)) + "</tr>")
     for row in table.rows:
         shown = [f"<td{kind}>{HTML[c.mark].format(escape(c.text))}</td>" for kind, c in zip(kinds, row, strict=True)]
@@ -212,18 +186,13 @@ def _html_table(table: Table) -> str:
     return f'<p><b>{escape(table.title)}</b></p><div class="scroll"><table>{"".join(rows)}</table></div>{notes}'
 
 
-def _long(table: Table) -> list[bool]:
-    """Which columns hold sentences."""
-    return [any(len(row[k].text) > SENTENCE for row in table.rows) for k in range(len(table.head))]
-
-
 def terminal(table: Table, width: int) -> list[RichTable]:
     """For a screen of this width, without title and notes: a table for each group of columns, and for as many of them as fit."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
     styles = {BEST: "bold", SECOND: "underline", "": ""}
-    long = _long(table)
+    long = table.sentences()
     made = []
     for words, columns in _fitting(table, width):
         shown = RichTable(title=words or None, title_justify="left")
@@ -284,7 +253,7 @@ def write(document: Document, folder: Path) -> list[Path]:
         made += [figure.draw(folder / "figures" / f"{figure.name}.{ending}", figure.width) for ending in ("png", "svg")]
     texts = {
         f"{document.name}.md": markdown(document, pictures="figures"),
-        f"{document.name}.tex": "\n".join(latex_table(t) for t in document.tables()),
+        f"{document.name}.tex": latex(document.tables()),
         f"{document.name}.csv": csv_text(document.tables()),
         f"{document.name}.json": json_text(document),
         f"{document.name}.html": html(document),

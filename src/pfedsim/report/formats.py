@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pfedsim.report.latex import escaped, packages
 from pfedsim.report.tables import Column, caption, columns, places
 from pfedsim.runs.compare import ALONE, COMMON, Comparison
 
@@ -24,11 +25,11 @@ def markdown(comparison: Comparison) -> str:
 def latex(comparison: Comparison) -> str:
     """A booktabs table as the paper prints it."""
     shown = columns(comparison)
-    head = " & ".join(["Method", *(_tex(c.heading.replace("\n", " ")) for c in shown)])
-    marks = (lambda cell: rf"\textbf{{{_tex(cell)}}}", lambda cell: rf"\underline{{{_tex(cell)}}}", _tex)
-    rows = [rf"{_tex(method)} & {' & '.join(cells)} \\" for method, cells in _marked(comparison.methods, shown, marks)]
+    head = " & ".join(["Method", *(escaped(c.heading.replace("\n", " ")) for c in shown)])
+    marks = (lambda cell: rf"\textbf{{{escaped(cell)}}}", lambda cell: rf"\underline{{{escaped(cell)}}}", escaped)
+    rows = [rf"{escaped(method)} & {' & '.join(cells)} \\" for method, cells in _marked(comparison.methods, shown, marks)]
     body = "\n".join(rows)
-    return (
+    return packages(["booktabs"]) + (
         f"% {caption(comparison)}\n\\begin{{tabular}}{{l{'r' * len(shown)}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}\n"
         "\\bottomrule\n\\end{tabular}\n"
     )
@@ -73,9 +74,3 @@ def write_all(comparison: Comparison, folder: Path) -> list[Path]:
 def _marked(methods: Sequence[str], shown: Sequence[Column], marks: Sequence[Callable[[str], str]]) -> list[tuple[str, list[str]]]:
     ranks = [places(column) for column in shown]
     return [(method, [marks[r[k]](c.cells[k]) for c, r in zip(shown, ranks, strict=True)]) for k, method in enumerate(methods)]
-
-
-def _tex(text: str) -> str:
-    for character in "&%_#$":
-        text = text.replace(character, "\\" + character)
-    return text

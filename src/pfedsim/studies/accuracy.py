@@ -9,6 +9,7 @@ import numpy as np
 
 from pfedsim.report.document import Cell, Document, Figure, Section, Table, cells, ranked
 from pfedsim.report.tables import size
+from pfedsim.studies import as_printed
 from pfedsim.studies import grid as grids
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Record, Store
@@ -32,22 +33,25 @@ def plan(choice: Choice) -> list[Run]:
 def report(store: Store, choice: Choice) -> Document:
     """One section for each data set of which anything is there."""
     choice = defaults(choice)
-    sections, everything = [], {data: grids.by_alpha(store, choice, data) for data in choice.data}
-    for data, found in everything.items():
+    sections: list[Section] = []
+    printed_so: dict[str, Table] = {}
+    for data in choice.data:
+        found = grids.by_alpha(store, choice, data)
         if found:
-            sections += _sections(data, found)
+            beside = _beside(data, found)
+            sections += _sections(data, found, beside)
+            printed_so |= {set_name(data): beside} if None not in found else {}
         else:
             sections.append(Section(set_name(data), [f"Nothing of {set_name(data)} is measured yet."]))
-    dirichlet = {data: found for data, found in everything.items() if any(alpha is not None for alpha in found)}
-    return Document("accuracy", "Accuracy of the twelve methods", [*sections, *_as_printed(choice, dirichlet)])
+    return Document("accuracy", "Accuracy of the twelve methods", [*sections, *as_printed.accuracy(printed_so)])
 
 
-def _sections(data: str, found: Found) -> list[Section]:
+def _sections(data: str, found: Found, beside: Table) -> list[Section]:
     name = set_name(data)
     return [
         Section(
             f"{name}: {'beside the paper' if data in OF_THE_PAPER else 'accuracy'}",
-            [_scale(data, found), _beside(data, found)],
+            [_scale(data, found), beside],
         ),
         Section(
             f"{name}: both kinds of score",
@@ -108,25 +112,6 @@ def _beside(data: str, found: Found) -> Table:
         groups=[(dealt(alpha, data), len(head)) for alpha in found],
         rules=[len(methods) - 1],
     )
-
-
-def _as_printed(choice: Choice, everything: Mapping[str, Found]) -> list[Section]:
-    """All sets in one table, as the paper prints it."""
-    if not everything:
-        return []
-    columns = [cells(*map(title, choice.methods))]
-    for found in everything.values():
-        columns += [ranked([by[m].mean() for m in choice.methods], [by[m].text() for m in choice.methods]) for by in found.values()]
-    table = Table(
-        "table-3",
-        "Ours, as the paper prints its table",
-        ["#Partition", *(dealt(alpha) for found in everything.values() for alpha in found)],
-        list(zip(*columns, strict=True)),
-        groups=[(set_name(data), len(found)) for data, found in everything.items()],
-        rules=[len(choice.methods) - 1],
-        for_papers=True,
-    )
-    return [Section("", [table])]
 
 
 def _kinds(data: str, alpha: float | None, by: Mapping[str, Runs]) -> Table:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from pfedsim.report.document import Cell, Document, Figure, Section, Table, cells
-from pfedsim.studies import similarity
+from pfedsim.studies import as_printed, similarity
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Record, Store
 from pfedsim.studies.grid import decimal
@@ -43,15 +43,19 @@ def plan(choice: Choice) -> list[Run]:
 
 def report(store: Store, choice: Choice) -> Document:
     sections = [Section("What is measured", [WHAT, similarity.DIVIDED])]
+    tables: dict[str, Table] = {}
     for cell in similarity.plan(choice):
         record = store.find(cell)
-        parts: list[str | Table | Figure] = ["Not measured yet."] if record is None else [_four(record, cell)]
+        parts: list[str | Table | Figure] = ["Not measured yet."]
+        if record is not None:
+            tables[heading(cell)] = four = _four(record, cell)
+            parts = [four]
         sections.append(Section(f"Four pairs: {heading(cell)}", parts))
     for cell in over_all(choice):
         record = store.find(cell)
         parts = ["Not measured yet."] if record is None else _all(record, cell)
         sections.append(Section(f"All pairs of {cell.words['clients']} clients: {heading(cell)}", parts))
-    return Document("metrics", "How well four measures tell who is alike", sections)
+    return Document("metrics", "How well four measures tell who is alike", [*sections, *as_printed.metrics(tables)])
 
 
 def _number(value: float) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pfedsim.report.document import Cell, Document, Section, Table, cells
 from pfedsim.report.tables import size
 from pfedsim.runs.config import Config
+from pfedsim.studies import as_printed
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Record, Store
 from pfedsim.studies.grid import dealt, set_name, spread, title
@@ -119,6 +120,7 @@ def beyond(session: Any, state: State) -> set[str]:
 
 def report(store: Store, choice: Choice) -> Document:
     sections = [Section("What is measured", [HOW])]
+    tables: dict[str, tuple[Table, Table]] = {}
     for cell in plan(choice):
         record, name = store.find(cell), f"{set_name(str(cell.words['data']))}, {dealt(cell.words['alpha'])}"
         if record is None:
@@ -126,8 +128,9 @@ def report(store: Store, choice: Choice) -> Document:
             sections.append(Section(f"{name}{asked}", ["Not measured yet: run it alone on the machine."]))
         else:
             heading = f"{name}, backend {record.made['backend']}"
-            sections.append(Section(heading, [_scale(record), _time(record, cell), _bytes(record, cell)]))
-    return Document("overhead", "What a method costs", sections)
+            tables[name] = made = _time(record, cell), _bytes(record, cell)
+            sections.append(Section(heading, [_scale(record), *made]))
+    return Document("overhead", "What a method costs", [*sections, *as_printed.overhead(tables)])
 
 
 def _scale(record: Record) -> str:

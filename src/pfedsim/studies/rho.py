@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pfedsim.report.document import DAGGERS, Cell, Document, Figure, Section, Table, cells, ranked
+from pfedsim.studies import as_printed
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Store
 from pfedsim.studies.grid import TUNED, Runs, dealt, points, runs, scale, set_name
@@ -34,12 +35,15 @@ def found(store: Store, choice: Choice, data: str, alpha: float) -> dict[float, 
 
 def report(store: Store, choice: Choice) -> Document:
     choice = defaults(choice)
-    sections = []
+    sections: list[Section] = []
+    tables: dict[str, Table] = {}
     for data in choice.data:
         by_alpha = {alpha: found(store, choice, data, alpha) for alpha in choice.alphas}
         if any(r.by_seed for by in by_alpha.values() for r in by.values()):
             first = next(r for by in by_alpha.values() for several in by.values() for r in several.by_seed.values())
-            sections.append(Section(set_name(data), [scale(first), _table(data, by_alpha), _figure(data, by_alpha)]))
+            tables[set_name(data)] = _table(data, by_alpha)
+            sections.append(Section(set_name(data), [scale(first), tables[set_name(data)], _figure(data, by_alpha)]))
+    sections += as_printed.rho(tables)
     nothing = [Section("", ["Nothing is measured yet."])]
     return Document("rho", "The role of the generalization phase", sections or nothing)
 

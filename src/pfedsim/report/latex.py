@@ -1,0 +1,91 @@
+"""Tables as LaTeX: booktabs, as the paper prints its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pfedsim.report.document import Table
+
+MARKS = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", "": "{}"}
+SPECIAL = {
+    **{character: "\\" + character for character in "&%_#${}"},
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "`": r"\`{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''", "−": "$-$",
+    "†": r"\dag{}", "‡": r"\ddag{}", "§": r"\S{}", "¶": r"\P{}",
+}  # fmt: skip
+PIECES = re.compile(
+    r"""`([^`]*)`  # code
+    | "([^"]*)"
+    | (?<![\w.])(-?\d+(?:\.\d+)?)e(-?)0*(\d+)\b  # 1.1e-3
+    | \bO\(([^()]*)\)  # O(v_m)
+    | \b(xi_[a-z]|nu_[a-z]|rho)\b
+    | (?<![\w.-])(-)(?=\d)  # a minus, not a hyphen
+    | .""",
+    re.DOTALL | re.VERBOSE,
+)
+
+
+def escaped(text: str) -> str:
+    """Plain words so that LaTeX prints them, and the paper's symbols as it prints them."""
+    return PIECES.sub(_piece, text)
+
+
+def _piece(found: re.Match[str]) -> str:
+    code, quoted, number, sign, power, order, symbol, minus = found.groups()
+    if code is not None:
+        return rf"\texttt{{{''.join(SPECIAL.get(c, c) for c in code)}}}"
+    if quoted is not None:
+        return f"``{escaped(quoted)}''"
+    if number is not None:
+        return ("$" if number == "1" else rf"${number} \times ") + f"10^{{{sign}{power}}}$"
+    if order is not None:
+        return r"$\mathcal{O}(" + re.sub(r"\b(?:nu|v)_", r"\\nu_", order) + ")$"
+    if symbol is not None:
+        return rf"$\{symbol}$"
+    return "$-$" if minus else SPECIAL.get(found[0], found[0])
+
+
+def packages(names: Sequence[str]) -> str:
+    """A file's first line: what the document around it has to load."""
+    return rf"% needs \usepackage{{{','.join(names)}}}" + "\n"
+
+
+def latex(tables: Sequence[Table]) -> str:
+    """A file of tables to \\input."""
+    return packages(["booktabs", *["longtable"] * any(t.prose for t in tables)]) + "\n".join(map(latex_table, tables))
+
+
+def latex_table(table: Table) -> str:
+    """Sentences in a longtable, which goes on over pages."""
+    kind = "longtable" if table.prose else "tabular"
+    lines = [f"% {table.title}", rf"\begin{{{kind}}}{{{_columns(table)}}}", r"\toprule", *_groups(table)]
+    lines += [" & ".join(map(escaped, table.head)) + r" \\", r"\midrule"]
+    for k, row in enumerate(table.rows):
+        lines += [r"\midrule"] if k in table.rules else []
+        shown = " & ".join(MARKS[c.mark].format(escaped(c.text)) for c in row)
+        lines.append(("{}" if shown.startswith(("[", "*")) else "") + shown + r" \\")  # after \\ these two would be its options
+    lines += [r"\bottomrule", rf"\end{{{kind}}}"]
+    lines += [rf"\par{{\footnotesize {escaped(note)}\par}}" for note in table.notes]
+    return "\n".join(lines) + "\n"
+
+
+def _columns(table: Table) -> str:
+    others = len(table.head) - 1
+    if table.prose:
+        return rf"p{{0.1\textwidth}}*{{{others}}}{{p{{{0.75 / others:.2f}\textwidth}}}}"
+    kinds = [r"p{0.3\textwidth}" if sentences else "c" if k else "l" for k, sentences in enumerate(table.sentences())]
+    return "".join("|" * (k in table.bars) + kind for k, kind in enumerate(kinds))
+
+
+def _groups(table: Table) -> list[str]:
+    if not table.groups:
+        return []
+    words = ["", *(rf"\multicolumn{{{count}}}{{c}}{{{escaped(name)}}}" for name, count in table.groups)]
+    at, rules = 2, ""
+    for name, count in table.groups:
+        rules += rf"\cmidrule(lr){{{at}-{at + count - 1}}}" if name else ""
+        at += count
+    return [" & ".join(words) + r" \\", rules]

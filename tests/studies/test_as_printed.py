@@ -55,12 +55,13 @@ def test_table_6_has_sets_across_and_marks_the_best_alone(tmp_path: Path) -> Non
 
 def test_table_7_has_seconds_by_set_and_what_was_sent() -> None:
     time = Table("o", "O", ["method", "wall", "processor"], [cells("FedAvg", "1.90 (0.02)", "9")])
-    sent = Table("b", "B", ["method", "sent", "models each way"], [cells("FedAvg", "9 kB", "1.03")])
+    sent = Table("b", "B", ["method", "sent", "received, in models", "sent, in models"], [cells("FedAvg", "9 kB", "1.06", "1.00")])
     made = only(as_printed.overhead({"CIFAR-10": (time, sent), "EMNIST": (time, sent)}))
-    assert texts(made) == [["FedAvg", "1.90 (0.02)", "1.90 (0.02)", "1.03"]]
+    assert texts(made) == [["FedAvg", "1.90 (0.02)", "1.90 (0.02)", "1.06", "1.00"]]
     tex = latex_table(made)
-    assert r"\begin{tabular}{lcc|c}" in tex
-    assert r"\#Dataset & CIFAR-10 & EMNIST & in $\nu_m$ \\" in tex
+    assert r"\begin{tabular}{lcc|cc}" in tex
+    assert r"\#Dataset & CIFAR-10 & EMNIST & received & sent \\" in tex
+    assert r"\multicolumn{2}{c}{$\xi_m$, in $\nu_m$}" in tex
 
 
 def test_table_8_ends_with_the_average() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from test_cells import record
 
+from pfedsim.cli.options import numbers
 from pfedsim.cli.reproduce import NAMES, reproduce
 from pfedsim.errors import Error
 from pfedsim.report.document import (
@@ -69,7 +70,7 @@ def test_a_far_cell_is_listed_with_the_causes_tried(store: Store, monkeypatch: p
     store.put(found)
     after = tables(gaps.report(store, Choice(methods=("fedper",))))["gaps-cifar10-3"]
     assert [row[-1].text for row in after.rows] == ["explained", "closes it"]
-    assert after.rows[1][2].text == "82.50"
+    assert after.rows[1][1].text == "82.50"
 
 
 def test_a_cause_is_judged_by_what_it_moves_our_mean(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +87,7 @@ def test_a_cause_is_judged_by_what_it_moves_our_mean(store: Store, monkeypatch: 
         table = tables(gaps.report(store, Choice()))["gaps-cifar10-3"]
         assert table.rows[1][-1].text == so
         assert table.rows[0][-1].text == ("explained" if so == "closes it" else "open")
-    assert [c.text for c in table.rows[1][2:5]] == ["81.00", "-3.00", "84.00"]
+    assert [c.text for c in table.rows[1][1:4]] == ["81.00", "-3.00", "84.00"]
     assert gaps.in_short(store, Choice(), "cifar10").endswith(
         "(for 0 the author's pixel scale, alone or with another); open: Local-Only Dir(0.1)."
     )
@@ -94,8 +95,11 @@ def test_a_cause_is_judged_by_what_it_moves_our_mean(store: Store, monkeypatch: 
     monkeypatch.setattr(gaps, "causes", lambda: [both])
     store.put(record(both.cells(Choice().of(), "cifar10", "local", 0.1)[43], 0.88))
     table = tables(gaps.report(store, Choice()))["gaps-cifar10-3"]
-    assert [c.text for c in table.rows[1][2:5]] == ["84.50", "-2.50", "84.50"]
-    assert (table.rows[1][1].text, table.rows[1][-1].text) == ("another scale of the pixels, seeds 42, 43", "closes it")
+    assert [c.text for c in table.rows[1][1:4]] == ["84.50", "-2.50", "84.50"]
+    assert (table.rows[1][0].text, table.rows[1][-1].text) == (
+        "Local-Only, Dir(0.1): another scale of the pixels, seeds 42, 43",
+        "closes it",
+    )
 
 
 def test_what_the_pixels_scale_does_to_training_is_told(store: Store) -> None:
@@ -296,6 +300,23 @@ def test_folders_are_looked_at_before_anything_runs(tmp_path: Path) -> None:
     ):
         with pytest.raises(Error, match=says):
             reproduce(quiet=True, **words)  # type: ignore[arg-type]
+
+
+def test_what_is_listed_says_what_cannot_run_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PFEDSIM_DATA", str(tmp_path / "none"))
+    reproduce("accuracy", methods="fedavg", alpha="0.1", dry_run=True, results=tmp_path)
+    assert f"no cifar10 in {tmp_path / 'none'}: get it with `pfedsim data get cifar10`" in capsys.readouterr().out
+    with pytest.raises(Error, match="name a study: accuracy, rho"):
+        reproduce(full=True)
+
+
+def test_seeds_may_be_a_range() -> None:
+    assert numbers("42-44, 7") == [42, 43, 44, 7]
+    for wrong in ("44-42", "a", "4-", "-4", "1-2-3"):
+        with pytest.raises(Error, match="or a range such as 42-44"):
+            numbers(wrong)
 
 
 def test_finished_seeds_that_were_not_asked_for_are_told(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

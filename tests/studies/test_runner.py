@@ -45,7 +45,7 @@ def test_a_killed_study_goes_on_where_it_was(tmp_path: Path) -> None:
     assert "done     digits-dir0.5-local-only-seed42" in dry
     assert "missing  digits-dir0.5-pfedsim-seed42" in dry
     assert dry.count("  epochs=4 clients=6 minimum=40 rounds=15\n") == 2  # what was switched, where names cannot tell
-    assert "1 of 2 runs are done; about" in dry
+    assert f"1 of 2 runs are done and kept in {results}; about" in dry
     slower = subprocess.run(reproduce(*words, "--set", "backend=torch", "--dry-run", cwd=tmp_path), capture_output=True, text=True).stdout
     assert "how long the rest takes is known when one like it is finished" in slower  # another backend's time says nothing
     again = subprocess.run(reproduce(*words, cwd=tmp_path), capture_output=True, text=True, check=True).stdout

@@ -106,7 +106,11 @@ def listed(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in listed(text)]
-    except ValueError:
-        raise Error(f"--seeds {text!r}: seeds are whole numbers separated by commas") from None
+    """Whole numbers and ranges of them: 42,43 or 42-44."""
+    found: list[int] = []
+    for part in listed(text):
+        first, _, last = part.partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first) or part.endswith("-"):
+            raise Error(f"--seeds {text!r}: seeds are whole numbers separated by commas, or a range such as 42-44")
+        found += range(int(first), int(last or first) + 1)
+    return found

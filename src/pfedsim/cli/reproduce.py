@@ -61,6 +61,8 @@ def reproduce(
 
         print(page(results), end="")
         return
+    if name is None and not list_all and any(wanted):
+        raise Error(f"name a study: {', '.join(NAMES)}")
     if list_all or name is None:
         _list()
         return
@@ -76,7 +78,7 @@ def reproduce(
         raise Error(f"--jobs {jobs}: {name} is measured by the clock, one run at a time")
     jobs = 1 if study.alone else jobs or len(os.sched_getaffinity(0))
     now = plan(study.plan(choice), store)
-    for line in [*(_listing(now) if dry_run else []), summary(now, jobs), *_more_seeds(study, choice, store)]:
+    for line in [*(_listing(now) if dry_run else []), summary(now, jobs, results), *_more_seeds(study, choice, store)]:
         console.print(line, highlight=False, soft_wrap=True)
     if dry_run:
         return
@@ -106,8 +108,10 @@ def _report(document: Document, place: Path, console: Console) -> None:
     """Written in every form, and its tables shown."""
     from pfedsim.report.document import write
 
-    write(document, place)
     _print(document, console)
+    if document.figures():
+        console.print(f"drawing {len(document.figures())} pictures")
+    write(document, place)
     if console.quiet:
         print(place)
     kinds = f"{document.name}.html, .md, .tex, .csv, .json" + (", and figures/" if document.figures() else "")
@@ -186,17 +190,20 @@ def _number(text: str) -> float:
 
 def _listing(now: Plan) -> list[str]:
     from pfedsim.studies.protocol import switched
+    from pfedsim.studies.runner import not_at_hand
 
     done = [f"done     {record.cell.name}  {record.made['seconds']:.0f} s  {switched(record.cell)}" for record in now.done]
-    return [line.rstrip() for line in [*done, *(f"missing  {cell.name}  {switched(cell)}" for cell in now.missing)]]
+    missing = [f"missing  {cell.name}  {switched(cell)}" for cell in now.missing]
+    absent = [why for data in dict.fromkeys(cell.words["data"] for cell in now.missing) if (why := not_at_hand(data))]
+    return [line.rstrip() for line in [*done, *missing, *absent]]
 
 
-def summary(now: Plan, jobs: int) -> str:
+def summary(now: Plan, jobs: int, results: Path) -> str:
     """What is done, and how long the rest will take."""
     cells = len(now.done) + len(now.missing)
     if not cells:
         return "nothing to run: this is made from other studies' runs, or from counts alone"
-    text = f"{len(now.done)} of {cells} runs are done"
+    text = f"{len(now.done)} of {cells} runs are done" + (f" and kept in {results}" if now.done else "")
     if not now.missing:
         return text
     if now.unknown == len(now.missing):

@@ -129,7 +129,8 @@ def markdown(document: Document, level: int = 1, pictures: str | None = None) ->
 
 def markdown_table(table: Table) -> str:
     head = _headings(table)
-    lines = [f"**{table.title}**", "", _piped(head), "|---" + ("|---" if table.prose else "|---:") * (len(head) - 1) + "|"]
+    sides = "".join("|---" if words or table.prose or k == 0 else "|---:" for k, words in enumerate(table.sentences()))
+    lines = [f"**{table.title}**", "", _piped(head), f"{sides}|"]
     lines += [_piped([MARKDOWN[c.mark].format(c.text.replace("|", "/")) for c in row]) for row in table.rows]
     for note in table.notes:
         lines += ["", note]
@@ -246,18 +247,19 @@ def json_text(document: Document) -> str:
 
 
 def write(document: Document, folder: Path) -> list[Path]:
-    """Every form of the report in this folder."""
+    """Every form of the report in this folder; what takes no time first."""
     folder.mkdir(parents=True, exist_ok=True)
+    forms: dict[str, Callable[[], str]] = {
+        "md": lambda: markdown(document, pictures="figures"),
+        "tex": lambda: latex(document.tables()),
+        "csv": lambda: csv_text(document.tables()),
+        "json": lambda: json_text(document),
+        "html": lambda: html(document),
+    }
     made = []
+    for ending, form in forms.items():
+        made.append(folder / f"{document.name}.{ending}")
+        made[-1].write_text(form())
     for figure in document.figures():
         made += [figure.draw(folder / "figures" / f"{figure.name}.{ending}", figure.width) for ending in ("png", "svg")]
-    texts = {
-        f"{document.name}.md": markdown(document, pictures="figures"),
-        f"{document.name}.tex": latex(document.tables()),
-        f"{document.name}.csv": csv_text(document.tables()),
-        f"{document.name}.json": json_text(document),
-        f"{document.name}.html": html(document),
-    }
-    for name, text in texts.items():
-        (folder / name).write_text(text)
-    return [folder / name for name in texts] + made
+    return made

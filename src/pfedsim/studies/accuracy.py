@@ -149,7 +149,7 @@ def curves(data: str, found: Found) -> Figure:
         ends = {title(m): r.mean() or 0 for m, r in by.items() if r.by_seed}
         name, best = f"{dealt(alpha, data)}: the best, closer", max(ends.values())
         near = {m: several for m, several in panels[dealt(alpha, data)].items() if ends[m] > best - CLOSE}
-        if len(near) < len(ends):
+        if 1 < len(near) < len(ends):
             panels[name], limits[name] = near, (best - CLOSE, best + 1)
 
     def draw(path: Path, width: float) -> Path:
@@ -175,7 +175,9 @@ def _similarities(data: str, found: Found) -> list[Section]:
         orders = {name: by_cluster(matrix) for name, matrix in maps.items()}
         ordered = {name: matrix[np.ix_(orders[name], orders[name])] for name, matrix in maps.items()}
         clients = {name: [str(i) for i in order] for name, order in orders.items()}
-        return heat_maps(ordered, path, width, "similarity (Eq. 3)", names=clients, axis="client, ordered by cluster", most=2)
+        return heat_maps(
+            ordered, path, width, "similarity (Eq. 3); grey: never met", names=clients, axis="client, ordered by cluster", most=2
+        )
 
     figure = Figure(f"similarity-{data}", f"{set_name(data)}: similarities that pFedSim's server holds at the end (grey: never met)", draw)
     return [Section(f"{set_name(data)}: who resembles whom", [figure])]

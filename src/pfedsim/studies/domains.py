@@ -59,7 +59,8 @@ def report(store: Store, choice: Choice) -> Document:
 SHEET = "The sheet of one class in every domain is drawn from the data themselves ({}), and left out where they are not at hand."
 REMARKS = {
     "pacs": "In DomainNet's place: PACS reduced to 64 x 64; torchvision's ImageNet weights V1 (the paper's were V2).",
-    "digit-domains": "In DomainNet's place: MNIST, USPS, SVHN (cropped from full numbers), MNIST-M (its test part) and optdigits.",
+    "digit-domains": "In DomainNet's place: MNIST, USPS, SVHN (9,298 digits cropped from full numbers), MNIST-M (its test part) and "
+    "optdigits.",
     "domainnet": "20 of 345 classes, 30% of each, 64 x 64.",
 }
 

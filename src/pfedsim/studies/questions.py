@@ -40,8 +40,11 @@ def report(store: Store, choice: Choice) -> Document:
         name = set_name(data)
         sections += [
             Section(f"{name}: does similarity matter?", [MATTER, *_scale(store, forms[0], data), *_forms(store, data, forms[0])]),
-            Section(f"{name}: batches redrawn in every epoch", _switched(store, data, shuffled, "shuffle", "stored order", "redrawn")),
-            Section(f"{name}: norm statistics averaged", _switched(store, data, shared, "buffers", "local", "shared")),
+            Section(
+                f"{name}: batches redrawn in every epoch",
+                [REDRAWN, *_switched(store, data, shuffled, "shuffle", "stored order", "redrawn")],
+            ),
+            Section(f"{name}: norm statistics averaged", [AVERAGED, *_switched(store, data, shared, "buffers", "local", "shared")]),
         ]
     return Document("questions", "What the paper mixes or never asks", sections)
 
@@ -50,9 +53,9 @@ def answers(store: Store, choice: Choice) -> list[str]:
     """What the finished runs say, in a sentence for each question."""
     (forms, _), (shuffled, redrawn), (shared, averaged) = _parts(choice)
     asked: list[tuple[str, tuple[Choice, str, dict[str, Any]], tuple[Choice, str]]] = [
-        ("Similarity adds to pFedSim, against weighing all clients alike", (forms, "pfedsim", {}), (forms, "pfedsim:uniform")),
-        ("Batches redrawn in every epoch add to pFedSim", (shuffled, "pfedsim", redrawn), (shuffled, "pfedsim")),
-        ("Averaged norm statistics add to FedAvg", (shared, "fedavg", averaged), (shared, "fedavg")),
+        ("Similarity moves pFedSim, against weighing all clients alike, by", (forms, "pfedsim", {}), (forms, "pfedsim:uniform")),
+        ("Redrawing the batches in every epoch moves pFedSim by", (shuffled, "pfedsim", redrawn), (shuffled, "pfedsim")),
+        ("Averaging the norm statistics moves FedAvg by", (shared, "fedavg", averaged), (shared, "fedavg")),
     ]
     made = []
     for words, (part, method, switched), (other, base) in asked:
@@ -60,7 +63,7 @@ def answers(store: Store, choice: Choice) -> list[str]:
         for alpha in part.alphas:
             here, there = runs(store, part, part.data[0], method, alpha, **switched), runs(store, other, other.data[0], base, alpha)
             told += [_told(alpha, here, there)] if here.common(there).by_seed else []
-        made += [f"{words}: {'; '.join(told)}."] if told else []
+        made += [f"{words} {'; '.join(told)}."] if told else []
     return made
 
 
@@ -75,6 +78,18 @@ MATTER = (
     "pFedSim as the paper writes it (Eq. 3), as the author's code has it (`reference`), with every client met weighing alike "
     "(`uniform`: the similarity is thrown away), and FedPer after the same warm-up (one extractor for all, own classifiers). FedPer is "
     "served before local training, pFedSim after it: the columns after local epochs compare like with like."
+)
+
+
+REDRAWN = (
+    "The paper is silent. In the author's code a client's samples keep their stored order, so that every epoch has the same batches "
+    "(`shuffle = false`, the default of all studies here); most other code draws them anew in every epoch."
+)
+AVERAGED = (
+    "In the author's code running means and variances of norm layers stay with their client (`buffers = local`, the default of all "
+    "studies here), also with methods that share everything else: what a server hands out is scored with statistics that belong to "
+    "the client's own last training. With `shared` they are averaged as the weights are. The difference tells how much of FedAvg's "
+    "score as served is theirs."
 )
 
 

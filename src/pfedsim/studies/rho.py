@@ -72,7 +72,8 @@ def _table(data: str, by_alpha: dict[float, dict[float, Runs]]) -> Table:
         columns.append(cells(*(by[r].text(TUNED) for r in RHOS)))
     return Table(
         f"rho-{data}",
-        f"{set_name(data)}: accuracy of pFedSim in %, as served, and after local epochs from what it hands out",
+        f"{set_name(data)}: accuracy of pFedSim in %, as served, and after local epochs from what it hands out; seeds "
+        + ", ".join(dict.fromkeys(by[r].seeds for by in by_alpha.values() for r in RHOS if by[r].by_seed)),
         ["", *["ours", "paper", "difference", "after epochs"] * len(by_alpha)],
         list(zip(*columns, strict=True)),
         groups=[(dealt(alpha), 4) for alpha in by_alpha],

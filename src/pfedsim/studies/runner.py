@@ -141,7 +141,7 @@ def not_at_hand(data: str) -> str:
     known, folder = catalogue.KNOWN.get(data), catalogue.data_dir()
     if known is None or known.place(folder) is not None:
         return ""
-    return f"no {data} in {folder}: get it with `pfedsim data get {data}`, or name its folder with PFEDSIM_DATA"
+    return f"no {data} in {folder.resolve()}: get it with `pfedsim data get {data}`, or name its folder with PFEDSIM_DATA"
 
 
 def _end_with_parent() -> None:

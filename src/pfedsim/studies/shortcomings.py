@@ -53,9 +53,10 @@ def report(store: Store, choice: Choice) -> Document:
         rules=[2, 4, 6],
         prose=True,
         notes=[f"Communication: times FedAvg's bytes, both ways, in the runs of Table 3 with Dir(0.1); computation: times FedAvg's seconds "
-               f"per sample; above {HEAVY} counts as heavy. Privacy: what is sent, and the AUROC with which the server tells present from "
-               f"absent classes (`pfedsim reproduce privacy`), where above {RISKY} counts as a risk; FedAvg's clients: "
-               f"{_told('fedavg', readings)}. Public data: none of these methods has a place for any. FedMD is not implemented here."],
+               f"per sample (FedFomo trains on four fifths of its part); above {HEAVY} counts as heavy. Privacy: what is sent, and the "
+               f"AUROC with which the server tells present from absent classes (`pfedsim reproduce privacy`), where above {RISKY} counts "
+               f"as a risk; FedAvg's clients: {_told('fedavg', readings)}. Public data: none of these methods has a place for any. FedMD "
+               "is not implemented here."],
     )  # fmt: skip
     return Document("shortcomings", "Shortcomings of similarity-based methods", [Section("", [table])])
 

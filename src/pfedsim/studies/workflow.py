@@ -125,7 +125,7 @@ def _drawn(found: Any) -> Any:
                     mix[row, j] = w
             image = first.imshow(mix, aspect="auto", cmap="viridis", interpolation="nearest")
             first.set_facecolor("#dddddd")
-            figure.colorbar(image, ax=first, label="share in what it receives")
+            figure.colorbar(image, ax=first, label="share in what it receives; grey: none")
             first.set_yticks(range(len(f["sampled"])), [str(i) for i in f["sampled"]], fontsize=8)
             first.set(
                 title=f"{phase}, round {f['round']}\n1 distribute: {size(f['down'])} each", xlabel="made of client", ylabel="client sampled"
@@ -143,7 +143,7 @@ def _drawn(found: Any) -> Any:
                 matrix = unpacked(found["similarity"], found["clients"])
                 image = third.imshow(matrix, aspect="auto", cmap="viridis", interpolation="nearest")
                 third.set_facecolor("#dddddd")
-                figure.colorbar(image, ax=third, label="similarity (Eq. 3)")
+                figure.colorbar(image, ax=third, label="similarity (Eq. 3); grey: never met")
                 met = [(i, j) for i in f["sampled"] for j in f["sampled"] if i != j]
                 third.scatter([j for _, j in met], [i for i, _ in met], s=5, color="white", edgecolor="black", linewidth=0.4)
                 third.set(title="4 aggregate: similarities\n(dots: just renewed)", xlabel="client", ylabel="client")

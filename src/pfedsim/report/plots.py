@@ -66,7 +66,7 @@ def lines(
         if limits and title in limits:
             ax.set_ylim(limits[title])
         ax.grid(alpha=0.3)
-    _legend(figure, axes, width, len(styles))
+    shared_legend(figure, axes, width, len(styles))
     return saved(figure, path)
 
 
@@ -93,7 +93,7 @@ def points(
             ax.xaxis.set_minor_formatter(NullFormatter())
         ax.grid(alpha=0.3)
     if legend:
-        _legend(figure, axes, width, len(styles))
+        shared_legend(figure, axes, width, len(styles))
     return saved(figure, path)
 
 
@@ -113,11 +113,12 @@ def columns(values: Mapping[str, Mapping[str, Sequence[float]]], path: Path, wid
     ax.tick_params(axis="x", length=0)
     ax.set(ylabel=ylabel, xlim=(-0.5, len(values) - 0.5))
     ax.grid(alpha=0.3, axis="y")
-    _legend(figure, [ax], width, len(styles))
+    shared_legend(figure, [ax], width, len(styles))
     return saved(figure, path)
 
 
-def _legend(figure: Figure, axes: Sequence[Axes], width: float, entries: int) -> None:
+def shared_legend(figure: Figure, axes: Sequence[Axes], width: float, entries: int) -> None:
+    """One for all axes, under them."""
     handles: dict[str, Any] = {}
     for ax in axes:
         handles |= {label: handle for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}

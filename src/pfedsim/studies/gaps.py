@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pfedsim.report.document import Cell, Document, Figure, Section, Table, cells
-from pfedsim.studies import rho
+from pfedsim.studies import pictures, rho
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Store
 from pfedsim.studies.grid import Runs, by_alpha, dealt, points, set_name, title
@@ -203,6 +203,7 @@ def _section(store: Store, choice: Choice, data: str, place: str, compared: Sequ
     parts: list[str | Table | Figure] = (
         [] if far else ["No cell measured so far lies more than two of the paper's standard deviations away."]
     )
+    parts.append(pictures.distances(f"distances-{label}", place, [(one, tried(store, choice, data, one)) for one in compared], FAR))
     if far:
         parts.append(Table(f"gaps-{label}", "More than two of the paper's standard deviations away, and what was tried", HEAD, far))
     if rest:

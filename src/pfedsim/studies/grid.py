@@ -142,9 +142,9 @@ def worse_off(method: Runs, alone: Runs) -> float | None:
     return mean(shares) if shares else None
 
 
-def decimal(value: float | None) -> str:
+def decimal(value: float | None) -> Cell:
     """A correlation, a distance or the like."""
-    return "-" if value is None else f"{value:.3f}"
+    return Cell("-") if value is None else Cell(f"{value:.3f}", value=value)
 
 
 def points(value: float | None, sign: str = "+") -> Cell:

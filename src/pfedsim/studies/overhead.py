@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pfedsim.report.document import Cell, Document, Section, Table, cells
 from pfedsim.report.tables import size
 from pfedsim.runs.config import Config
-from pfedsim.studies import as_printed
+from pfedsim.studies import as_printed, pictures
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Record, Store
-from pfedsim.studies.grid import dealt, set_name, spread, title
+from pfedsim.studies.grid import dealt, points, set_name, spread, title
 from pfedsim.studies.paper import paper
 from pfedsim.studies.protocol import Choice, words
 
@@ -129,7 +129,7 @@ def report(store: Store, choice: Choice) -> Document:
         else:
             heading = f"{name}, backend {record.made['backend']}"
             tables[name] = made = _time(record, cell), _bytes(record, cell)
-            sections.append(Section(heading, [_scale(record), *made]))
+            sections.append(Section(heading, [_scale(record), *made, *pictures.times(made[0])]))
     return Document("overhead", "What a method costs", [*sections, *as_printed.overhead(tables)])
 
 
@@ -154,8 +154,9 @@ def _time(record: Record, cell: Run) -> Table:
         paper_base = theirs["cells"]["fedavg"][theirs["data"].index(data)][0] if data in theirs["data"] else None
         rows.append(cells(
             title(method), *(spread([1e4 * s for s in figures[clock]]) for clock in ("xi", "xi_cpu")),
-            f"{mean(figures['xi']) / base:.2f}" if base else "-",
-            f"{printed[0]:.2f} ({printed[1]:.2f})" if printed else "-", f"{printed[0] / paper_base:.2f}" if printed and paper_base else "-",
+            points(mean(figures["xi"]) / base if base else None, ""),
+            f"{printed[0]:.2f} ({printed[1]:.2f})" if printed else "-",
+            points(printed[0] / paper_base if printed and paper_base else None, ""),
         ))  # fmt: skip
     return Table(
         _label("overhead", cell), "xi_p: local training in 1e-4 s per training sample, all epochs of a round",

@@ -11,6 +11,7 @@ from pfedsim.errors import Error
 from pfedsim.report.document import Cell, Document, Section, Table, cells
 from pfedsim.rows import Rows
 from pfedsim.runs.config import Config
+from pfedsim.studies import pictures
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Store
 from pfedsim.studies.grid import dealt, decimal, set_name, title
@@ -169,5 +170,6 @@ def report(store: Store, choice: Choice) -> Document:
                 lines.append(cells(method, way, *(decimal(got.get(k)) for k in ("auroc", "distance", "guess"))))
     for where, lines in rows.items():
         head = ["method", "from", "AUROC, classes present", "distance told", "distance guessed"]
-        sections.append(Section(where, [Table(f"privacy-{len(sections)}", "What the server can tell of its clients' labels", head, lines)]))
+        table = Table(f"privacy-{len(sections)}", "What the server can tell of its clients' labels", head, lines)
+        sections.append(Section(where, [table, *pictures.readings(table, where)]))
     return Document("privacy", "What a server can read of its clients' labels", sections)

@@ -9,6 +9,7 @@ from pfedsim.report.document import Cell, Document, Section, Table, cells, ranke
 from pfedsim.studies.cells import Cell as Run
 from pfedsim.studies.cells import Store
 from pfedsim.studies.grid import CLIENTS, MICRO, TUNED, TUNED_CLIENTS, Runs, dealt, runs, scale, set_name, spread, title
+from pfedsim.studies.pictures import differences
 from pfedsim.studies.protocol import Choice, grid
 
 CONTROL = "pfedsim.studies.control:WarmFedPer"
@@ -39,12 +40,31 @@ def report(store: Store, choice: Choice) -> Document:
     for data in choice.of().data:
         name = set_name(data)
         sections += [
-            Section(f"{name}: does similarity matter?", [MATTER, *_scale(store, forms[0], data), *_forms(store, data, forms[0])]),
+            Section(
+                f"{name}: does similarity matter?",
+                [
+                    MATTER,
+                    *_scale(store, forms[0], data),
+                    *_forms(store, data, forms[0]),
+                    *differences(store, data, *forms, "pFedSim minus what tells its parts apart"),
+                ],
+            ),
             Section(
                 f"{name}: batches redrawn in every epoch",
-                [REDRAWN, *_switched(store, data, shuffled, "shuffle", "stored order", "redrawn")],
+                [
+                    REDRAWN,
+                    *_switched(store, data, shuffled, "shuffle", "stored order", "redrawn"),
+                    *differences(store, data, *shuffled, "batches redrawn minus in stored order"),
+                ],
             ),
-            Section(f"{name}: norm statistics averaged", [AVERAGED, *_switched(store, data, shared, "buffers", "local", "shared")]),
+            Section(
+                f"{name}: norm statistics averaged",
+                [
+                    AVERAGED,
+                    *_switched(store, data, shared, "buffers", "local", "shared"),
+                    *differences(store, data, *shared, "norm statistics averaged minus the clients' own"),
+                ],
+            ),
         ]
     return Document("questions", "What the paper mixes or never asks", sections)
 

@@ -19,9 +19,12 @@ nav a { margin-right: 1rem; }
 a { color: #0059a0; }
 img { display: block; max-width: 100%; height: auto; }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .2rem .9rem .2rem 0; text-align: right; vertical-align: top; border-bottom: 1px solid #e3e3e3; }
-th { border-bottom-color: #888; }
+table { border-collapse: separate; border-spacing: 0; border-bottom: 1px solid #e3e3e3; font-variant-numeric: tabular-nums; }
+th, td { padding: .2rem .9rem .2rem 0; text-align: right; vertical-align: top; }
+th { vertical-align: bottom; }
+/* lines on top of rows: what stays in sight while scrolling would cover those below */
+tr + tr > * { border-top: 1px solid #e3e3e3; }
+tr:has(th) + tr > * { border-top-color: #888; }
 th:first-child, td:first-child { text-align: left; }
 th[colspan] { text-align: center; }
 td { white-space: nowrap; }

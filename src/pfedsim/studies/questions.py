@@ -46,7 +46,7 @@ def report(store: Store, choice: Choice) -> Document:
                     MATTER,
                     *_scale(store, forms[0], data),
                     *_forms(store, data, forms[0]),
-                    *differences(store, data, *forms, "pFedSim minus what tells its parts apart"),
+                    *differences(store, data, *forms, "pFedSim minus its other forms and the control"),
                 ],
             ),
             Section(

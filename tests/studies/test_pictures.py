@@ -157,6 +157,10 @@ def test_every_cell_is_drawn_at_its_distance(store: Store, tmp_path: Path, monke
     }  # fmt: skip
     assert rows["Local-Only"].then == pytest.approx(1.0)
     assert rows["FedPer"].then is None
+    store.put(record(cell("cifar10", "local", 0.1, 43, {}), 0.90))  # now the moved mean lies near, the switched run too low
+    store.put(record(cause.cells(Choice().of(), "cifar10", "local", 0.1)[42], 0.8220))
+    panels, *_ = drawn(monkeypatch, "distances", figures(gaps.report(store, Choice()))["distances-cifar10-3"])
+    assert panels["Dir(0.1)"]["Local-Only"].kind == "far, open"  # as the table has it
     assert figure.draw(tmp_path / "a.png", 7.5).is_file()
 
 

@@ -88,9 +88,8 @@ def test_a_cause_is_judged_by_what_it_moves_our_mean(store: Store, monkeypatch: 
         assert table.rows[1][-1].text == so
         assert table.rows[0][-1].text == ("explained" if so == "closes it" else "open")
     assert [c.text for c in table.rows[1][1:4]] == ["81.00", "-3.00", "84.00"]
-    assert gaps.in_short(store, Choice(), "cifar10").endswith(
-        "(for 0 the author's pixel scale, alone or with another); open: Local-Only Dir(0.1)."
-    )
+    (said,) = gaps.in_short(store, Choice(), "cifar10")
+    assert said.endswith("(of 0 the author's pixel scale, alone or with another); open: Local-Only Dir(0.1).")
     both = replace(cause, seeds=[42, 43])  # 81 and 88 against 84 and 90
     monkeypatch.setattr(gaps, "causes", lambda: [both])
     store.put(record(both.cells(Choice().of(), "cifar10", "local", 0.1)[43], 0.88))
@@ -208,8 +207,9 @@ def test_sections_of_the_same_name_all_show() -> None:
         ("gaps", Choice(data=("mnist",)), "gaps takes the paper's sets that run here at its scale, not mnist"),
         ("domainnet", Choice(data=("cifar10",)), "domainnet takes sets of several domains, not cifar10"),
         ("similarity", Choice(data=("emnist",)), "similarity takes sets of ten classes that are dealt by their labels, not emnist"),
-        ("workflow", Choice(full=True), "workflow has no larger scale: --full changes nothing in it"),
-        ("claims", Choice(full=True), "claims has no larger scale"),
+        ("workflow", Choice(full=True), "--full changes nothing here: workflow runs the same without it"),
+        ("overhead", Choice(full=True, data=("cifar10",)), "--full changes nothing here"),
+        ("datasets", Choice(full=True), "--full changes nothing here"),
     ],
 )
 def test_what_a_study_cannot_honour_is_refused(study: str, choice: Choice, words: str) -> None:
@@ -249,7 +249,9 @@ assert "torch" not in sys.modules
 
 
 def test_the_whole_scale_is_every_studys() -> None:
-    for study in ("accuracy", "privacy", "rho", "heterogeneity"):
+    STUDIES["claims"].check(Choice(full=True))  # judges the larger runs
+    for study in ("accuracy", "privacy", "rho", "heterogeneity", "workflow"):
+        STUDIES[study].check(Choice(full=True, data=("tiny-imagenet",)))
         cells = STUDIES[study].plan(Choice(full=True, data=("tiny-imagenet",)))
         assert {c.words["clients"] for c in cells} == {100}, study  # 50 on an ordinary machine
 
@@ -274,12 +276,12 @@ def test_table_1_takes_bytes_of_the_main_tables_runs(store: Store) -> None:
 
 def test_a_busy_machine_is_told_beside_its_seconds(store: Store) -> None:
     (one,) = overhead.plan(Choice())
-    costs = {"xi": [1.0], "xi_cpu": [1.0], "bytes_down": 800, "bytes_up": 400, "server_bytes": 400}
-    for load, told in ((2.9, True), (0.1, False)):
-        found = {"methods": {"fedavg": costs}, "model_bytes": 400, "clients": 100, "load": load}
+    for wall, told in ((1.2, True), (1.0, False)):
+        costs = {"xi": [wall], "xi_cpu": [1.0], "bytes_down": 800, "bytes_up": 400, "server_bytes": 400}
+        found = {"methods": {"fedavg": costs}, "model_bytes": 400, "clients": 100, "load": 2.9}
         store.put(Record(one, one.settings(), found, {**record(one).made, "backend": "native"}))
         report = overhead.report(store, Choice())
-        assert ("so that seconds may be too long" in str(report.sections[1].parts[0])) is told
+        assert ("other work made seconds too long" in str(report.sections[1].parts[0])) is told
     assert [c.text for c in report.tables()[1].rows[0][3:5]] == ["2.00", "1.00"]  # models received and sent
 
 
@@ -322,6 +324,18 @@ def test_seeds_may_be_a_range() -> None:
 def test_finished_seeds_that_were_not_asked_for_are_told(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reproduce("accuracy", methods="fedavg", alpha="0.1", only_report=True, results=store.folder, out=tmp_path / "out")
     assert "finished too, for some: seeds 43 (--seeds 42,43)" in capsys.readouterr().out
+
+
+def test_a_page_of_few_runs_can_be_made(tmp_path: Path) -> None:
+    from pfedsim.studies.results import page
+
+    store = Store(tmp_path)
+    store.put(record(cell("cifar10", "fedavg", 0.1, 42, {}), 0.3))
+    assert "best as served" not in page(tmp_path)
+    store.put(record(cell("cifar10", "pfedsim", 0.1, 43, {}), 0.8))
+    assert "best as served" not in page(tmp_path)  # no seed in common
+    store.put(record(cell("cifar10", "pfedsim", 0.1, 42, {}), 0.8))
+    assert "Dir(0.1), seeds 42: best as served is pFedSim (80.00)" in page(tmp_path)
 
 
 def test_the_results_page_is_what_the_finished_runs_give() -> None:

@@ -35,15 +35,17 @@ def report(store: Store, choice: Choice) -> Document:
     choice = defaults(choice)
     sections: list[Section] = []
     printed_so: dict[str, Table] = {}
+    scales: list[str] = []
     for data in choice.data:
         found = grids.by_alpha(store, choice, data)
         if found:
             beside = _beside(data, found)
             sections += _sections(data, found, beside)
             printed_so |= {set_name(data): beside} if None not in found else {}
+            scales.append(f"{set_name(data)}: {_scale(data, found)}")
         else:
             sections.append(Section(set_name(data), [f"Nothing of {set_name(data)} is measured yet."]))
-    return Document("accuracy", "Accuracy of the twelve methods", [*sections, *as_printed.accuracy(printed_so)])
+    return Document("accuracy", "Accuracy of the twelve methods", [*sections, *as_printed.accuracy(printed_so, scales)])
 
 
 def _sections(data: str, found: Found, beside: Table) -> list[Section]:

@@ -18,9 +18,10 @@ def metrics(tables: Mapping[str, Table]) -> list[Section]:
     return _section(made)
 
 
-def accuracy(tables: Mapping[str, Table]) -> list[Section]:
-    """Table 3, by set; a method a row."""
-    return _section([_by_set(3, tables, rules=[len(table.rows) - 1]) for table in list(tables.values())[:1]])
+def accuracy(tables: Mapping[str, Table], scales: Sequence[str]) -> list[Section]:
+    """Table 3, by set; a method a row, and under it how large each set's runs are."""
+    made = [_by_set(3, tables, rules=[len(table.rows) - 1]) for table in list(tables.values())[:1]]
+    return _section([replace(table, notes=scales) for table in made])
 
 
 def rho(tables: Mapping[str, Table]) -> list[Section]:
@@ -42,14 +43,17 @@ def overhead(tables: Mapping[str, tuple[Table, Table]]) -> list[Section]:
     )])  # fmt: skip
 
 
-def domains(tables: Sequence[Table]) -> list[Section]:
-    """Table 8, a set each; a method a row, its domains first, then the average."""
+def domains(tables: Mapping[str, tuple[Table, str]]) -> list[Section]:
+    """Table 8, a set each with its scale; a method a row, its domains first, then the average."""
     made = []
-    for table in tables:
+    for name, (table, scale) in tables.items():
         last = list(table.head).index("average")
         rows = [row[: last + 1] for row in table.rows]
         head = ["Method", *table.head[1:last], "Average"]
-        made.append(Table(f"table-8-{table.name}", _title(8), head, rows, rules=[len(rows) - 1], bars=[1, last], for_papers=True))
+        made.append(Table(
+            f"table-8-{table.name}", f"{_title(8)}: {name}", head, rows,
+            rules=[len(rows) - 1], bars=[1, last], notes=[f"{name}: {scale}"], for_papers=True,
+        ))  # fmt: skip
     return _section(made)
 
 

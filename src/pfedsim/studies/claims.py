@@ -67,6 +67,6 @@ def _by_what(store: Store, choice: Choice) -> str:
     count = sum((data, alpha) in theirs and not ours.reduced(data) for data, alpha, _ in ours.cases())
     return (
         f"A claim about all cases is judged by those that are measured and dealt by labels: {count} of the {len(theirs)} columns of "
-        "Table 3, and sets that the paper has not or has larger; not by the hospitals and the smartwatch, whose clients are as they "
-        "are. Methods are compared over the seeds that all of them have."
+        "Table 3, and other sets, or the paper's at a smaller scale; not by the hospitals and the smartwatch, whose clients are as "
+        "they are. Methods are compared over the seeds that all of them have."
     )

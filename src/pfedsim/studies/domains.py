@@ -39,7 +39,7 @@ def plan(choice: Choice) -> list[Run]:
 
 def report(store: Store, choice: Choice) -> Document:
     sections: list[Section] = []
-    printed_so: list[Table] = []
+    printed_so: dict[str, tuple[Table, str]] = {}
     for one in choices(choice):
         data = one.data[0]
         found = {m: runs(store, one, data, m, None) for m in one.methods}
@@ -50,7 +50,7 @@ def report(store: Store, choice: Choice) -> Document:
         said = " ".join([scale(next(iter(next(iter(have.values())).by_seed.values()))), *([REMARKS[data]] if data in REMARKS else [])])
         figures = [*_sheet(data), accuracy.curves(data, {None: have}), clients(data, {None: have})]
         tables = _tables(data, have)
-        printed_so.append(tables[0])
+        printed_so[set_name(data)] = tables[0], said
         sections.append(Section(set_name(data), [said, *tables, SHEET.format(set_name(data)), *figures]))
     return Document("domainnet", "Feature shift: accuracy by domain", [*sections, *as_printed.domains(printed_so)])
 

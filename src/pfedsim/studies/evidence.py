@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pfedsim.methods import METHODS
 from pfedsim.studies import domains, rho
@@ -17,7 +18,10 @@ Case = dict[str, float]
 """accuracy in % by method"""
 
 
-def common(found: dict[str, Runs]) -> dict[str, Runs]:
+Name = TypeVar("Name", str, float)
+
+
+def common(found: dict[Name, Runs]) -> dict[Name, Runs]:
     """The methods of which anything is there, each with the seeds that all of them have."""
     have = {m: r for m, r in found.items() if r.by_seed}
     seeds = set.intersection(*(set(r.by_seed) for r in have.values())) if have else set()
@@ -58,11 +62,13 @@ class Evidence:
 
     def rhos(self) -> Iterator[tuple[str, float, dict[float, float]]]:
         """Cases with all values of rho (of the paper: but those known to be wrong): set, alpha, accuracy by rho."""
-        chosen = rho.defaults(self.choice.of(data=OF_THE_PAPER))
+        chosen = rho.defaults(self.choice.of(data=OF_THE_PAPER, seeds=SEEDS))
         for data in chosen.data:
             for alpha in chosen.alphas:
                 theirs = {r: p[0] for r, p in rho.of_paper(data, alpha).items()}
-                mine = {r: v for r, several in rho.found(self.store, chosen, data, alpha).items() if (v := several.mean()) is not None}
+                mine = {
+                    r: v for r, several in common(rho.found(self.store, chosen, data, alpha)).items() if (v := several.mean()) is not None
+                }
                 if self.whose == "paper" and theirs:
                     yield data, alpha, theirs
                 elif self.whose == "ours" and len(mine) == len(rho.RHOS):

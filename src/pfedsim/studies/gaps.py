@@ -28,9 +28,9 @@ HOW = (
 )
 PIXELS = (
     "Pixels 0..255: the author's code of the paper's time normalises pixels of 0..255 by the mean and deviation of pixels of 0..1, so that "
-    "inputs are 255 times as large and not centred. In training the first norm layer cancels both: the training loss of Local-Only in the "
-    "rounds scored differs by {:.1%} at most. The scores differ all the same, for they go by running means: those follow the weights with "
-    "a lag, and depend on them where inputs are not centred."
+    "inputs are 255 times as large and not centred. In training the first norm layer cancels both: on {} the training loss of "
+    "Local-Only in the rounds scored differs by {:.1%} at most. The scores differ all the same, for they go by running means: those "
+    "follow the weights with a lag, and depend on them where inputs are not centred."
 )
 
 
@@ -128,10 +128,11 @@ def main_table(store: Store, choice: Choice, data: str) -> list[Compared]:
 
 def of_rho(store: Store, choice: Choice, data: str) -> list[Compared]:
     """The same of Table 6, without 0.5 and 1, which are in the main table."""
+    chosen = replace(choice.of(), seeds=SEEDS)
     return [
         Compared(f"rho = {r:g}", rho.with_rho(r), alpha, ours, theirs)
-        for alpha in choice.of().alphas
-        for r, ours in rho.found(store, choice.of(), data, alpha).items()
+        for alpha in chosen.alphas
+        for r, ours in rho.found(store, chosen, data, alpha).items()
         if ours.by_seed and r not in (0.5, 1.0) and (theirs := rho.of_paper(data, alpha).get(r))
     ]
 
@@ -154,23 +155,26 @@ def closes(one: Compared, attempt: Tried) -> bool:
     return all(abs(one.apart(accuracy)) <= FAR for accuracy in (one.mean + attempt.moved, attempt.accuracy))
 
 
-def in_short(store: Store, choice: Choice, data: str) -> str:
-    """How much of the main table is near, what closes the rest, and what is open."""
-    compared = main_table(store, choice, data)
-    far = {one: [t.cause for t in tried(store, choice, data, one) if closes(one, t)] for one in compared if one.far}
-    closed, by_pixels = sum(map(bool, far.values())), sum(any("pixels" in cause.extra for cause in causes) for causes in far.values())
-    open_ = [f"{one.name} {dealt(one.alpha)}" for one, causes in far.items() if not causes]
-    above = sum(one.mean > one.theirs[0] for one in compared)
-    rest = [one for one in of_rho(store, choice, data) if one.far and not any(closes(one, t) for t in tried(store, choice, data, one))]
-    open_ += [f"{one.name} {dealt(one.alpha)} of Table 6" for one in rest]
-    if not compared:
-        return ""
-    return (
-        f"{len(compared) - len(far)} of the {len(compared)} cells of the paper's {set_name(data)} table that are measured lie within two "
-        f"of its standard deviations; {above} lie above the paper's. For {closed} of the other {len(far)} a named cause closes the gap in "
-        f"the few seeds that it was tried with (for {by_pixels} the author's pixel scale, alone or with another)"
-        + (f"; open: {', '.join(open_)}." if open_ else ".")
-    )
+def in_short(store: Store, choice: Choice, data: str) -> list[str]:
+    """How much of the paper's two tables is near, what closes the rest, and what is open."""
+    said = []
+    for place, compared in (("Table 3", main_table(store, choice, data)), ("Table 6", of_rho(store, choice, data))):
+        far = {one: [t.cause for t in tried(store, choice, data, one) if closes(one, t)] for one in compared if one.far}
+        by_pixels = sum(any("pixels" in cause.extra for cause in several) for several in far.values())
+        open_ = [f"{one.name} {dealt(one.alpha)}" for one, several in far.items() if not several]
+        above = sum(one.mean > one.theirs[0] for one in compared)
+        words = (
+            f"Of the {len(compared)} cells of {place} for {set_name(data)} that are measured, {len(compared) - len(far)} lie within two "
+            f"of the paper's standard deviations, and {above} lie above the paper's."
+        )
+        if far:
+            words += (
+                f" Of the {len(far)} that lie further away, a named cause closes the gap of {len(far) - len(open_)} in the few seeds that "
+                f"it was tried with (of {by_pixels} the author's pixel scale, alone or with another)"
+                + (f"; open: {', '.join(open_)}." if open_ else ".")
+            )
+        said += [words] if compared else []
+    return said
 
 
 def losses_apart(store: Store, choice: Choice, data: str) -> float | None:
@@ -186,7 +190,7 @@ def losses_apart(store: Store, choice: Choice, data: str) -> float | None:
 
 def report(store: Store, choice: Choice) -> Document:
     apart = {data: losses_apart(store, choice, data) for data in choice.of().data}
-    sections = [Section("", [HOW, *(PIXELS.format(a) for a in apart.values() if a is not None)])]
+    sections = [Section("", [HOW, *(PIXELS.format(set_name(data), a) for data, a in apart.items() if a is not None)])]
     for data in choice.of().data:
         for place, compared in (("Table 3", main_table(store, choice, data)), ("Table 6", of_rho(store, choice, data))):
             sections += [_section(store, choice, data, place, compared)] if compared else []
@@ -196,14 +200,15 @@ def report(store: Store, choice: Choice) -> Document:
 
 def _section(store: Store, choice: Choice, data: str, place: str, compared: Sequence[Compared]) -> Section:
     """The cells that lie far from the paper's, each with the causes tried; then what the same causes do to those that lie near."""
-    label = f"{data}-{place.split()[-1]}"
-    far = [row for one in compared if one.far for row in _rows(one, tried(store, choice, data, one))]
-    near = [(one, [t for t in tried(store, choice, data, one) if t.moved is not None]) for one in compared if not one.far]
-    rest = [row for one, attempts in near if attempts for row in _rows(one, attempts)]
+    label, attempts = f"{data}-{place.split()[-1]}", {one: tried(store, choice, data, one) for one in compared}
+    far = [row for one in compared if one.far for row in _rows(one, attempts[one])]
+    near = [(one, [t for t in attempts[one] if t.moved is not None]) for one in compared if not one.far]
+    rest = [row for one, several in near if several for row in _rows(one, several)]
     parts: list[str | Table | Figure] = (
         [] if far else ["No cell measured so far lies more than two of the paper's standard deviations away."]
     )
-    parts.append(pictures.distances(f"distances-{label}", place, [(one, tried(store, choice, data, one)) for one in compared], FAR))
+    judged = [(one, several, any(closes(one, t) for t in several)) for one, several in attempts.items()]
+    parts.append(pictures.distances(f"distances-{label}", place, judged, FAR))
     if far:
         parts.append(Table(f"gaps-{label}", "More than two of the paper's standard deviations away, and what was tried", HEAD, far))
     if rest:

@@ -69,15 +69,15 @@ def differences(store: Store, data: str, choice: Choice, switched: Mapping[str, 
     return [Figure(f"{next(iter(switched), 'forms')}-{data}", said, draw)] if panels else []
 
 
-def distances(name: str, place: str, compared: Sequence[tuple[Compared, Sequence[Tried]]], far: float) -> Figure:
-    """Every cell's distance from the paper's; an arrow from a far one to where the best of the causes tried moves it."""
+def distances(name: str, place: str, compared: Sequence[tuple[Compared, Sequence[Tried], bool]], far: float) -> Figure:
+    """Every cell's distance from the paper's; an arrow from a far one, closed or not, to where the best of the causes tried moves it."""
     from pfedsim.report.strips import Distance
 
     panels: dict[str, dict[str, Distance]] = {}
-    for one, attempts in compared:
+    for one, attempts, closed in compared:
         moved = [one.apart(one.mean + t.moved) for t in attempts if t.moved is not None] if one.far else []
         then = min(moved, key=abs, default=None)
-        kind = NEAR if not one.far else CLOSED if then is not None and abs(then) <= far else OPEN
+        kind = NEAR if not one.far else CLOSED if closed else OPEN
         panels.setdefault(dealt(one.alpha), {})[one.name] = Distance(one.apart(one.mean), kind, then)
 
     def draw(path: Path, width: float) -> Path:

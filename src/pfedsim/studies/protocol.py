@@ -157,7 +157,7 @@ def switched(cell: Cell) -> str:
     def flat(words: Mapping[str, Any]) -> dict[str, Any]:
         return {f"{k}.{n}" if n else k: x for k, v in words.items() for n, x in (v.items() if isinstance(v, dict) else [("", v)])}
 
-    in_its_name, usual = ("data", "method", "seed", "alpha"), flat(base(str(cell.words["data"])))
+    in_its_name, usual = ("data", "method", "seed", "alpha"), flat(base(str(cell.words["data"]), full=as_large_as_printed(cell)))
     return " ".join(f"{k}={v}" for k, v in flat(cell.words).items() if k not in in_its_name and v != usual.get(k))
 
 

@@ -96,9 +96,11 @@ def _short(store: Store) -> Document:
     """What a reader in a hurry wants to know of the main table."""
     choice = WANTED["accuracy"][0].of()
     found, said = by_alpha(store, choice, "cifar10"), []
-    said += [f"- {words}" for words in [gaps.in_short(store, choice, "cifar10")] if words]
+    said += [f"- {words}" for words in gaps.in_short(store, choice, "cifar10")]
     for alpha, by in found.items():
         have = common(by)  # a method with more seeds than another is compared over those of both
+        if "pfedsim" not in have or not have["pfedsim"].by_seed:
+            continue
         (served, first), (tuned, second) = (max((r.mean(path) or 0, title(m)) for m, r in have.items()) for path in (MICRO, TUNED))
         said.append(
             f"- {dealt(alpha)}, seeds {next(iter(have.values())).seeds}: best as served is {first} ({served:.2f}); after the same local "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pfedsim.errors import Error
 from pfedsim.report.document import Document
@@ -51,6 +51,8 @@ class Study:
     sets: str = "dealt"
     alone: bool = False
     """measured by the clock: one cell at a time"""
+    larger: bool = True
+    """has a larger scale, in what it runs or in the runs that it looks at"""
 
     def check(self, choice: Choice) -> None:
         """Refuses what this study cannot honour."""
@@ -58,8 +60,6 @@ class Study:
         for option in [o for o, value in given.items() if value and o not in self.takes]:
             which = " and ".join(f"--{o}" for o in self.takes) or "none of --methods, --data, --alpha and --seeds"
             raise Error(f"{self.name} takes no --{option}; it takes {which}")
-        if choice.full and _digests(self.plan(Choice())) == _digests(self.plan(Choice(full=True))):
-            raise Error(f"{self.name} has no larger scale: --full changes nothing in it")
         natural = [d for d in choice.data if choice.alphas and base(d)["partition"] != "dirichlet"]
         if natural:
             raise Error(f"{natural[0]} is not dealt by --alpha: its clients are as they are")
@@ -69,6 +69,10 @@ class Study:
         for data in choice.data:
             if not suits(data):
                 raise Error(f"{self.name} takes {words}, not {data}")
+        cells = self.plan(choice)
+        same = bool(cells) and _digests(cells) == _digests(self.plan(replace(choice, full=False)))
+        if choice.full and (same or not self.larger):
+            raise Error(f"--full changes nothing here: {self.name} runs the same without it")
 
 
 def _digests(cells: Sequence[Cell]) -> set[str]:
@@ -93,7 +97,7 @@ STUDIES = {
             "distribution", "who holds which classes", "Figure 3", datasets.distribution, datasets.distribution_report,
             ("data", "alpha"),
         ),
-        Study("datasets", "the data sets and how they are dealt", "Table 4", datasets.no_cells, datasets.report, ()),
+        Study("datasets", "the data sets and how they are dealt", "Table 4", datasets.no_cells, datasets.report, (), larger=False),
         Study(
             "shortcomings", "what similarity-based methods cost and ask for", "Table 1", shortcomings.plan, shortcomings.report, (),
             alone=True,

@@ -9,6 +9,7 @@ from pfedsim.studies import overhead, privacy
 from pfedsim.studies.evidence import Evidence
 from pfedsim.studies.grid import set_name, title
 from pfedsim.studies.paper import paper
+from pfedsim.studies.shortcomings import RISKY
 from pfedsim.studies.verdicts.verdict import Verdict, every
 
 
@@ -69,9 +70,9 @@ def low_privacy_risk(e: Evidence) -> Verdict:
         return Verdict(None)
     read = {m: {way: got["auroc"] or 0.5 for way, got in found.items() if isinstance(got, dict)} for m, found in told.items()}
     statistics = read["fedap"].pop("statistics, fitted")
-    shown = [f"{title(m)}'s {way} {v:.3f}" for m in ("pfedsim", "fedavg") for way, v in read.get(m, {}).items()]
+    shown = [f"{title(m)}'s {way} {v:.3f}" for m in ("pfedsim", "fedavg", "fedap") for way, v in read.get(m, {}).items()]
     figures = f"AUROC: {', '.join(shown)}; f-FedAP's statistics {statistics:.3f}"
-    return Verdict(max(read["pfedsim"].values()) < min(0.7, statistics), figures)
+    return Verdict(max(read["pfedsim"].values()) < min(RISKY, statistics), figures)
 
 
 def nothing_but_parameters(e: Evidence) -> Verdict:

@@ -163,6 +163,12 @@ def test_sentences_go_on_over_pages_in_latex() -> None:
     assert "he said ``yes''" in tex
 
 
+def test_a_sentence_in_the_first_column_leaves_room_for_numbers() -> None:
+    rows = [[Cell("a cause that takes a whole sentence to be named in full " * 2), Cell("1.00"), Cell("2.00"), Cell("3.00")]]
+    (shown,) = terminal(Table("t", "T", ["what", "one", "two", "three"], rows), 80)
+    assert [column.header for column in shown.columns] == ["what", "one", "two", "three"]
+
+
 def test_a_table_on_the_screen_keeps_its_first_column() -> None:
     wide = Table("t", "T", ["pair", *map(str, range(10))], [[Cell("(i, j)"), *[Cell("0.50")] * 10]], groups=[("cosine", 10)])
     parts = terminal(wide, 40)

@@ -207,8 +207,9 @@ def terminal(table: Table, width: int) -> list[RichTable]:
 
 
 def _fitting(table: Table, width: int) -> list[tuple[str, list[int]]]:
-    """The columns of each group, in parts that fit beside the first column; sentences wrap instead."""
+    """The columns of each group, in parts that fit beside the first column; sentences wrap, within a third of the screen."""
     room = [3 + max(len(line) for line in [table.head[k], *(row[k].text for row in table.rows)]) for k in range(len(table.head))]
+    room = [min(needed, width // 3) if sentences else needed for needed, sentences in zip(room, table.sentences(), strict=True)]
     parts: list[tuple[str, list[int]]] = []
     at = 1
     for words, count in table.groups or [("", len(table.head) - 1)]:

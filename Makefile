@@ -22,11 +22,11 @@ bench: $(VENV)/ready
 sanitize: $(VENV)/ready
 	PYTHON=$(CURDIR)/$(BIN)/python sh src/pfedsim/backends/csrc/asan.sh
 
-$(VENV)/ready: requirements.txt pyproject.toml setup.py $(wildcard src/pfedsim/backends/csrc/*)
+$(VENV)/ready: requirements.txt pyproject.toml setup.py paper/pyproject.toml $(wildcard src/pfedsim/backends/csrc/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements.txt  # all are named: nothing to solve
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . -e paper
 	touch $@
 
 clean:
-	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build src/*.egg-info paper/src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

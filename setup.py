@@ -7,9 +7,18 @@ setup(
         Extension(
             "pfedsim.backends._native",  # a plain C ABI, loaded by ctypes
             sources=[f"src/pfedsim/backends/csrc/{name}.cpp" for name in ("abi", "kernels", "net")],
-            depends=[f"src/pfedsim/backends/csrc/{name}" for name in ("kernels.h", "net.h", "kernels.inc", "stages.inc", "tiles.inc")],
+            depends=[
+                f"src/pfedsim/backends/csrc/{name}"
+                for name in ("kernels.h", "net.h", "kernels.inc", "stages.inc", "tiles.inc")
+            ],
             # -ffp-contract=off: the same bits from every compiler's idea of what may be fused; never -ffast-math
-            extra_compile_args=["-O3", "-std=c++17", "-fvisibility=hidden", "-ffp-contract=off", "-Wno-psabi"],
+            extra_compile_args=[
+                "-O3",
+                "-std=c++17",
+                "-fvisibility=hidden",
+                "-ffp-contract=off",
+                "-Wno-psabi",
+            ],
             language="c++",
             optional=True,
         )

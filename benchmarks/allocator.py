@@ -1,5 +1,5 @@
-"""How glibc hands out memory, for the torch backend: samples a second of MobileNetV2's forward and backward on one core, in turns.
-`python benchmarks/allocator.py`; two minutes. Linux with glibc 2.35 or later."""
+"""How glibc hands out memory, for the torch backend: samples a second of MobileNetV2's forward and backward
+on one core, in turns. `python benchmarks/allocator.py`; two minutes. Linux with glibc 2.35 or later."""
 
 import os
 import subprocess
@@ -7,10 +7,11 @@ import sys
 import time
 from statistics import median
 
+KEPT = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"
 WAYS = {
     "as it is": "",
-    "freed memory kept": "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296",
-    "kept, in huge pages": "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296:glibc.malloc.hugetlb=1",
+    "freed memory kept": KEPT,
+    "kept, in huge pages": f"{KEPT}:glibc.malloc.hugetlb=1",
 }
 
 
@@ -35,11 +36,21 @@ def main() -> None:
     for _ in range(3):
         for way, tunables in WAYS.items():
             environment = os.environ | {"GLIBC_TUNABLES": tunables}
-            said = subprocess.run([sys.executable, __file__, "steps"], env=environment, capture_output=True, text=True, check=True).stdout
+            said = subprocess.run(
+                [sys.executable, __file__, "steps"],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
             rates[way] += [float(line) for line in said.splitlines()][3:]  # the first batches warm up
     first = rates["as it is"]
     for way, found in rates.items():
-        print(f"{way}: {max(found) / max(first):.2f} times by the best of {len(found)}, {median(found) / median(first):.2f} by the median")
+        print(
+            f"{way}: {max(found) / max(first):.2f} times by the best of "
+            f"{len(found)}, {median(found) / median(first):.2f} "
+            "by the median"
+        )
 
 
 if __name__ == "__main__":

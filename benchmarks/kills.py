@@ -2,9 +2,9 @@
 
     python benchmarks/kills.py --kills 200 --inside 40 --out benchmarks/kills.json
 
-Every method on both backends; each start draws its number of workers anew. A kill counts when it hits a live run after its first
-save. Random kills fall at any instant; the others at a named point inside a save, or where the run is concluded.
-"""
+Every method on both backends; each start draws its number of workers anew. A kill counts when it hits a
+live run after its first save. Random kills fall at any instant; the others at a named point inside a save,
+or where the run is concluded."""
 
 from __future__ import annotations
 
@@ -26,14 +26,21 @@ import torch
 
 import pfedsim
 from pfedsim.backends import native
-from pfedsim.federation import Federation
+from pfedsim.data.federation import Federation
 from pfedsim.methods import METHODS
 from pfedsim.runs import checkpoint
 from pfedsim.runs.config import Config, check
-from pfedsim.runs.run import execute
+from pfedsim.runs.execute import execute
 
 MAY_DIFFER = {"timings.jsonl", "manifest.json"}
-WORDS = {"rounds": 10, "epochs": 2, "join": 0.5, "local_steps": 2, "lr": 0.05, "score": {"every": 5, "finetune": 0}}
+WORDS = {
+    "rounds": 10,
+    "epochs": 2,
+    "join": 0.5,
+    "local_steps": 2,
+    "lr": 0.05,
+    "score": {"every": 5, "finetune": 0},
+}
 SAVING = {  # name: (function of os, what its path holds, before, in the middle of or after the call)
     "half a state is written": ("write", "/checkpoint/s", "middle"),
     "half a delta is written": ("write", "/checkpoint/d", "middle"),
@@ -61,7 +68,9 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {name: b"" if name in MAY_DIFFER else p.read_bytes() for name, p in files.items()}
 
 
-def start(config: Config, folder: Path, federation: Federation | None, before: Callable[[], None] | None = None) -> int:
+def start(
+    config: Config, folder: Path, federation: Federation | None, before: Callable[[], None] | None = None
+) -> int:
     """A process that runs into this folder, or goes on there."""
     child = os.fork()
     if child:
@@ -70,8 +79,16 @@ def start(config: Config, folder: Path, federation: Federation | None, before: C
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if before is not None:
             before()
-        own = federation is None and (folder / "config.toml").is_file()  # as `pfedsim resume` does: all from the folder
-        execute(None if own else config, folder, federation, resume=True, **({"workers": config.workers} if own else {}))
+        own = (
+            federation is None and (folder / "config.toml").is_file()
+        )  # as `pfedsim resume` does: all from the folder
+        execute(
+            None if own else config,
+            folder,
+            federation,
+            resume=True,
+            **({"workers": config.workers} if own else {}),
+        )
         os._exit(0)
     except BaseException as error:
         print(f"{folder}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -133,7 +150,8 @@ class Trial:
         return check({**self.words, "workers": self.draw.choice((1, 2, 3))})
 
     def killed(self, points: list[str | None]) -> None:
-        """A run killed at each of these points in turn (None: at a random instant), then left to end, and compared."""
+        """A run killed at each of these points in turn (None: at a random instant), then left to end, and
+        compared."""
         folder = self.place / f"{self.name}-killed"
         shutil.rmtree(folder, ignore_errors=True)
         for point in points:
@@ -141,18 +159,24 @@ class Trial:
             nth = 1 if point in ENDING and named and named[0] != "save" else self.draw.randint(1, 3)
             child = start(self._config(), folder, self._given(), die_at(*named, nth) if named else None)
             if named is None:
-                while not saved(folder) and not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                while not saved(folder) and not os.waitid(
+                    os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT
+                ):
                     time.sleep(0.002)
                 time.sleep(self.draw.uniform(0, 0.6) * self.seconds)
                 os.kill(child, signal.SIGKILL)
             _, status = os.waitpid(child, 0)
-            assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, f"{self.name}: a resumed run failed"
+            assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, (
+                f"{self.name}: a resumed run failed"
+            )
             if os.WIFSIGNALED(status) and saved(folder):
                 self.kills[point or "at a random instant"] += 1
         _, status = os.waitpid(start(self._config(), folder, self._given()), 0)
         assert status == 0, f"{self.name}: the last resumption failed"
         found = contents(folder)
-        different = sorted(name for name in found.keys() | self.whole.keys() if found.get(name) != self.whole.get(name))
+        different = sorted(
+            name for name in found.keys() | self.whole.keys() if found.get(name) != self.whole.get(name)
+        )
         assert not different, f"{self.name}, killed {points}: other bytes in {different}"
         self.compared += 1
 
@@ -161,7 +185,9 @@ class Trial:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--kills", type=int, default=200, help="in all, at least")
     options.add_argument("--inside", type=int, default=40, help="of them inside a save, at least")
     options.add_argument("--seed", type=int, default=0)
@@ -176,16 +202,30 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         trials: dict[tuple[str, str], Trial] = {}
         pairs = [(method, backend) for backend in backends for method in METHODS]
-        while compared < len(pairs) or kills.total() < asked.kills or sum(kills[p] for p in SAVING) < asked.inside:
+        while (
+            compared < len(pairs)
+            or kills.total() < asked.kills
+            or sum(kills[p] for p in SAVING) < asked.inside
+        ):
             pair = pairs[compared % len(pairs)]
             trial = trials.get(pair) or Trial(*pair, federation, Path(place), draw)
             trials[pair] = trial
             first, second, third = (draw.choice(list(points)) for points in (SAVING, SAVING, ENDING))
-            trial.killed([first, None, None, second, third] if draw.random() < 0.5 else [None, first, second, None, third])
+            trial.killed(
+                [first, None, None, second, third]
+                if draw.random() < 0.5
+                else [None, first, second, None, third]
+            )
             kills = sum((t.kills for t in trials.values()), Counter())
             compared += 1
             inside = sum(kills[p] for p in SAVING)
-            print(f"{trial.name}: {kills.total()} kills so far, {inside} inside a save; {compared} runs compared, all equal", flush=True)
+            print(
+                (
+                    f"{trial.name}: {kills.total()} kills so far, {inside} inside a save; {compared} runs "
+                    "compared, all equal"
+                ),
+                flush=True,
+            )
     figures = {
         "command": "python benchmarks/kills.py " + " ".join(sys.argv[1:]),
         "kills": kills.total(),

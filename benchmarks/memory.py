@@ -1,10 +1,11 @@
-"""How much memory a run takes: 10,000 LeNet5 clients, 200 rounds of ten, scored at the end in chunks; and whether it grows with rounds.
+"""How much memory a run takes: 10,000 LeNet5 clients, 200 rounds of ten, scored at the end in chunks; and
+whether it grows with rounds.
 
     python benchmarks/memory.py --out benchmarks/memory.json
 
-Each run is a process of its own. Resident is the sum over the process and its workers of their proportional share (Pss), so that pages
-that they share count once; its peak is sampled twice a second. The data are random bytes that clients share.
-"""
+Each run is a process of its own. Resident is the sum over the process and its workers of their proportional
+share (Pss), so that pages that they share count once; its peak is sampled twice a second. The data are
+random bytes that clients share."""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ import numpy as np
 import torch
 
 from pfedsim.data.dataset import DataSet
+from pfedsim.data.federation import Federation
 from pfedsim.data.partition import Partition, Split
-from pfedsim.federation import Federation
 from pfedsim.runs.config import check
-from pfedsim.runs.run import execute
+from pfedsim.runs.execute import execute
 
 SAMPLES, POOL = 10, 2000  # of a client, for training and again for testing; of all
 EVERY = 0.5
@@ -34,7 +35,9 @@ def federation(clients: int) -> Federation:
     x = draw.integers(0, 256, (POOL, 3, 32, 32), dtype=np.uint8)
     data = DataSet("random", x, draw.integers(0, 10, POOL), tuple("0123456789"), (0.5,) * 3, (0.25,) * 3)
     places = [draw.permutation(POOL)[: 2 * SAMPLES] for _ in range(clients)]
-    return Federation(data, Partition(tuple(Split(p[:SAMPLES], p[SAMPLES:]) for p in places), {}, data.digest))
+    return Federation(
+        data, Partition(tuple(Split(p[:SAMPLES], p[SAMPLES:]) for p in places), {}, data.digest)
+    )
 
 
 def resident(pid: int) -> int:
@@ -55,7 +58,12 @@ def measured(clients: int, words: dict[str, Any], marks: tuple[int, ...] = ()) -
     if not child:
         os.close(reading)
         with tempfile.TemporaryDirectory() as place, os.fdopen(writing, "w") as pipe:
-            execute(check(words), Path(place) / "run", federation(clients), lambda done: print(done.round, file=pipe, flush=True))
+            execute(
+                check(words),
+                Path(place) / "run",
+                federation(clients),
+                lambda done: print(done.round, file=pipe, flush=True),
+            )
             size = sum(p.stat().st_size for p in Path(place).rglob("*") if p.is_file())
             print(f"size {size}", file=pipe, flush=True)
         os._exit(0)
@@ -79,20 +87,34 @@ def measured(clients: int, words: dict[str, Any], marks: tuple[int, ...] = ()) -
             elif int(line) in marks:
                 at[int(line)] = now
     assert os.waitpid(child, 0)[1] == 0
-    figures: dict[str, Any] = {"peak_mb": round(peak / 1e6), "folder_mb": round(size / 1e6), "seconds": round(time.monotonic() - began)}
+    figures: dict[str, Any] = {
+        "peak_mb": round(peak / 1e6),
+        "folder_mb": round(size / 1e6),
+        "seconds": round(time.monotonic() - began),
+    }
     return figures | ({"after_round_mb": {k: round(v / 1e6) for k, v in at.items()}} if marks else {})
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--rounds", type=int, default=200)
     options.add_argument("--long", type=int, default=1000, help="rounds of the run that must not grow")
     options.add_argument("--only", default="", help="runs whose name holds this")
-    options.add_argument("--out", type=Path, help="a JSON file for the figures; those of other runs stay in it")
+    options.add_argument(
+        "--out", type=Path, help="a JSON file for the figures; those of other runs stay in it"
+    )
     asked = options.parse_args()
     torch.set_num_threads(1)
     words = {"rounds": asked.rounds, "epochs": 1, "score": {"every": asked.rounds // 2, "finetune": 0}}
-    long = {"rounds": asked.long, "epochs": 1, "method": "pfedsim(rho=0)", "join": 0.5, "score": {"every": asked.long // 10, "finetune": 0}}
+    long = {
+        "rounds": asked.long,
+        "epochs": 1,
+        "method": "pfedsim(rho=0)",
+        "join": 0.5,
+        "score": {"every": asked.long // 10, "finetune": 0},
+    }
     marks = tuple(range(asked.long // 5, asked.long + 1, asked.long // 5))
     runs: dict[str, tuple[Any, ...]] = {
         "pfedsim, 10000 clients": (10_000, {**words, "method": "pfedsim", "join": 0.001}),

@@ -2,10 +2,10 @@
 
     python benchmarks/saving.py --repetitions 5 --out benchmarks/saving.json
 
-100 clients with LeNet5 on 3 x 32 x 32, ten a round, five epochs on 300 samples, pFedSim from its first round on, so that every client's
-model is on the server. The time of a round is from one report to the next, handing over to the save included. Processor time is that
-of the process and its workers; unlike wall time it does not depend on what else the machine does.
-"""
+100 clients with LeNet5 on 3 x 32 x 32, ten a round, five epochs on 300 samples, pFedSim from its first
+round on, so that every client's model is on the server. The time of a round is from one report to the next,
+handing over to the save included. Processor time is that of the process and its workers; unlike wall time
+it does not depend on what else the machine does."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
-from pfedsim.bench import federation
-from pfedsim.runs import run as runs
+from pfedsim.dev.bench import federation
+from pfedsim.runs import execute as runs
 from pfedsim.runs.checkpoint import Saver
 from pfedsim.runs.config import check
 
@@ -66,14 +66,21 @@ def processor() -> float:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--repetitions", type=int, default=5)
     options.add_argument("--rounds", type=int, default=20)
     options.add_argument("--out", type=Path, help="a JSON file for the figures")
     asked = options.parse_args()
     torch.set_num_threads(1)
     where = federation(100)
-    words = {"method": "pfedsim(rho=0)", "rounds": asked.rounds, "join": 0.1, "score": {"every": 0, "finetune": 0}}
+    words = {
+        "method": "pfedsim(rho=0)",
+        "rounds": asked.rounds,
+        "join": 0.1,
+        "score": {"every": 0, "finetune": 0},
+    }
     took: dict[str, list[float]] = {"saving": [], "not saving": []}
     cpu = {"saving": 0.0, "not saving": 0.0}
     saves, cpu_of_saves, wall_of_saves = 0, 0.0, 0.0
@@ -83,7 +90,12 @@ def main() -> None:
                 runs.Saver = saver  # type: ignore[assignment, misc]
                 stamps: list[float] = []
                 before = processor()
-                runs.execute(check(words), Path(place) / "run", where, lambda done, stamps=stamps: stamps.append(time.perf_counter()))
+                runs.execute(
+                    check(words),
+                    Path(place) / "run",
+                    where,
+                    lambda done, stamps=stamps: stamps.append(time.perf_counter()),
+                )
                 cpu[name] += processor() - before
                 # the first round starts the workers; the last report is after the final score
                 took[name] += [later - earlier for earlier, later in pairwise(stamps[:-1])]

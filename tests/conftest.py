@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import settings
 
-from pfedsim.federation import Federation
+from pfedsim.data.federation import Federation
 from pfedsim.runs.config import check
-from pfedsim.runs.session import federate
+from pfedsim.runs.setup import federate
 
 torch.set_num_threads(1)
 settings.register_profile("same", deadline=None, derandomize=True, max_examples=40)

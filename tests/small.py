@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pfedsim.core.job import Job, Work, Worker
+from pfedsim.core.method import Memory, Message, Method
 from pfedsim.data.dataset import DataSet
+from pfedsim.data.federation import ClientData, Federation
 from pfedsim.data.partition import Partition, Split
 from pfedsim.engines.serial import Serial
-from pfedsim.federation import Federation, Samples
-from pfedsim.job import Job, Site, Work
-from pfedsim.method import Client, Message, Method
 from pfedsim.runs.config import check
-from pfedsim.runs.session import Session, prepare
+from pfedsim.runs.setup import Session, prepare
 
 FEATURES, CLASSES = 6, 3
 
@@ -66,7 +66,9 @@ def table(train: Sequence[int] = (20, 9, 33, 4), test: int = 10, seed: int = 0) 
     mean, std = tuple(x.mean(0, dtype=float).tolist()), tuple(x.std(0, dtype=float).tolist())
     data = DataSet("table", x, y.astype(np.int64), tuple("abc"), mean, std)
     places = iter(np.split(draw.permutation(n), np.cumsum([k for t in train for k in (t, test)])[:-1]))
-    return Federation(data, Partition(tuple(Split(next(places), next(places)) for _ in train), {}, data.digest))
+    return Federation(
+        data, Partition(tuple(Split(next(places), next(places)) for _ in train), {}, data.digest)
+    )
 
 
 def session(method: Method | None = None, federation: Federation | None = None, **settings: Any) -> Session:
@@ -89,19 +91,24 @@ def session(method: Method | None = None, federation: Federation | None = None, 
     return replace(s, method=method, kept=kept, engine=Serial(site(s, method, kept)))
 
 
-def site(s: Session, method: Method | None = None, kept: Tensor | None = None) -> Site:
+def site(s: Session, method: Method | None = None, kept: Tensor | None = None) -> Worker:
     net: Any = s.fed.net
-    return Site(method or s.method, s.fed, net, Samples(s.federation), s.kept if kept is None else kept)
+    return Worker(
+        method or s.method, s.fed, net, ClientData(s.federation), s.kept if kept is None else kept
+    )
 
 
-def job(s: Session, client: int = 0, round: int = 0, memory: Client | None = None, task: str = "train") -> Job:
+def job(
+    s: Session, client: int = 0, round: int = 0, memory: Memory | None = None, task: str = "train"
+) -> Job:
     """A client's job before its first hook."""
-    work = Work(client, round, Message(task, s.fed.initial), memory or Client(), task)
+    work = Work(client, round, Message(task, s.fed.initial), memory or Memory(), task)
     return Job(site(s), work)
 
 
 def module(s: Session, theta: Tensor | None = None) -> nn.Module:
-    """An ordinary module, apart from the backend's, with the entries of `theta` (default: the initial ones)."""
+    """An ordinary module, apart from the backend's, with the entries of `theta` (default: the initial
+    ones)."""
     from pfedsim import models
 
     assert s.config.model is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pfedsim.cli.app import app
-from pfedsim.conformance import check
+from pfedsim.dev.conformance import check
 from pfedsim.methods import METHODS, parse
 
 ROOT = Path(__file__).parent.parent
@@ -19,7 +19,11 @@ GUIDE = (ROOT / "docs" / "write-a-method.md").read_text()
 
 def commands(text):
     """Indented lines that call pfedsim, without their remarks."""
-    return [line.strip().split("  #")[0].strip() for line in text.splitlines() if line.startswith("    pfedsim ")]
+    return [
+        line.strip().split("  #")[0].strip()
+        for line in text.splitlines()
+        if line.startswith("    pfedsim ")
+    ]
 
 
 def blocks(text):
@@ -28,7 +32,9 @@ def blocks(text):
 
 def pfedsim(command, cwd):
     words = shlex.split(command)[1:]
-    return subprocess.run([sys.executable, "-m", "pfedsim", *words], cwd=cwd, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-m", "pfedsim", *words], cwd=cwd, capture_output=True, text=True
+    )
 
 
 def test_readme_python_runs_as_written(tmp_path):
@@ -42,8 +48,10 @@ def test_readme_commands_run_as_written(tmp_path):
     for name in ("fedavgm", "ditto"):
         assert f"{name}.py" in GUIDE
     (tmp_path / "net.py").write_text(
-        "from torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self, shape, classes):\n        super().__init__()\n"
-        "        self.body = nn.Sequential(nn.Flatten(), nn.Linear(1024, 8), nn.ReLU())\n        self.classifier = nn.Linear(8, classes)\n"
+        "from torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self, shape, "
+        "classes):\n        super().__init__()\n"
+        "        self.body = nn.Sequential(nn.Flatten(), nn.Linear(1024, 8), nn.ReLU())\n        "
+        "self.classifier = nn.Linear(8, classes)\n"
         "\n    def forward(self, x):\n        return self.classifier(self.body(x))\n"
     )
     (tmp_path / "mine.py").write_text(blocks(GUIDE)[0].replace("class FedAvgM", "class MyMethod"))
@@ -70,7 +78,9 @@ def test_the_guide_is_right(tmp_path, block):
     kind = re.search(r"class (\w+)\(", block)[1]
     method = parse(f"{tmp_path / name}:{kind}")
     assert [result for result in check(method) if result.why] == []
-    code = [line for line in block.splitlines() if line.strip() and not line.startswith(("#", "from", "import"))]
+    code = [
+        line for line in block.splitlines() if line.strip() and not line.startswith(("#", "from", "import"))
+    ]
     assert len(code) <= 24
 
 
@@ -93,7 +103,9 @@ def test_every_command_and_method_is_documented():
 def test_the_methods_page_is_what_the_command_prints():
     from pfedsim.report.methods import page
 
-    assert (ROOT / "docs" / "methods.md").read_text() == page(), "run: pfedsim methods --markdown > docs/methods.md"
+    assert (ROOT / "docs" / "methods.md").read_text() == page(), (
+        "run: pfedsim methods --markdown > docs/methods.md"
+    )
 
 
 def test_the_data_page_is_right(tmp_path):
@@ -114,7 +126,9 @@ def test_the_data_page_is_right(tmp_path):
 def test_the_page_on_tracking_is_right(tmp_path):
     (block,) = blocks((ROOT / "docs" / "track.md").read_text())
     first = "import pfedsim\nrun = pfedsim.train(pfedsim.federate('digits', clients=3), 'fedavg', rounds=1, epochs=1)\n"
-    done = subprocess.run([sys.executable, "-c", first + block], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", first + block], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert re.search(r"client +finetuned +served|model +finetuned +served", done.stdout)
 

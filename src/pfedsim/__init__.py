@@ -1,4 +1,5 @@
-"""Personalised federated learning: pFedSim, the methods it is compared with, and a simulator that can be trusted."""
+"""Personalised federated learning: pFedSim, the methods it is compared with, and a simulator that can be
+trusted."""
 
 from __future__ import annotations
 
@@ -9,18 +10,19 @@ __version__ = "0.1.0"
 _HOMES = {
     "Error": "pfedsim.errors",
     "HookError": "pfedsim.errors",
-    "Method": "pfedsim.method",
-    "Message": "pfedsim.method",
-    "Reply": "pfedsim.method",
-    "Server": "pfedsim.method",
-    "Client": "pfedsim.method",
-    "Start": "pfedsim.method",
-    "Phase": "pfedsim.method",
-    "Rows": "pfedsim.rows",
-    "Pairs": "pfedsim.rows",
-    "Federation": "pfedsim.federation",
-    "Run": "pfedsim.runs.folder",
-    "ClientModel": "pfedsim.personal",
+    "Method": "pfedsim.core.method",
+    "Message": "pfedsim.core.method",
+    "Reply": "pfedsim.core.method",
+    "ServerState": "pfedsim.core.method",
+    "Memory": "pfedsim.core.method",
+    "StartingPoint": "pfedsim.core.method",
+    "Phase": "pfedsim.core.method",
+    **dict.fromkeys(("Share", "Positive", "AtLeastZero", "Count", "Weights"), "pfedsim.core.method"),
+    "Rows": "pfedsim.core.rows",
+    "Pairs": "pfedsim.core.rows",
+    "Federation": "pfedsim.data.federation",
+    "Run": "pfedsim.runs.reader",
+    "ClientModel": "pfedsim.export.client_model",
     "federate": "pfedsim.api",
     "load": "pfedsim.export.read",
     "train": "pfedsim.api",
@@ -29,21 +31,26 @@ _HOMES = {
 if TYPE_CHECKING:
     from pfedsim.api import federate as federate
     from pfedsim.api import train as train
+    from pfedsim.core.method import AtLeastZero as AtLeastZero
+    from pfedsim.core.method import Count as Count
+    from pfedsim.core.method import Memory as Memory
+    from pfedsim.core.method import Message as Message
+    from pfedsim.core.method import Method as Method
+    from pfedsim.core.method import Phase as Phase
+    from pfedsim.core.method import Positive as Positive
+    from pfedsim.core.method import Reply as Reply
+    from pfedsim.core.method import ServerState as ServerState
+    from pfedsim.core.method import Share as Share
+    from pfedsim.core.method import StartingPoint as StartingPoint
+    from pfedsim.core.method import Weights as Weights
+    from pfedsim.core.rows import Pairs as Pairs
+    from pfedsim.core.rows import Rows as Rows
+    from pfedsim.data.federation import Federation as Federation
     from pfedsim.errors import Error as Error
     from pfedsim.errors import HookError as HookError
+    from pfedsim.export.client_model import ClientModel as ClientModel
     from pfedsim.export.read import load as load
-    from pfedsim.federation import Federation as Federation
-    from pfedsim.method import Client as Client
-    from pfedsim.method import Message as Message
-    from pfedsim.method import Method as Method
-    from pfedsim.method import Phase as Phase
-    from pfedsim.method import Reply as Reply
-    from pfedsim.method import Server as Server
-    from pfedsim.method import Start as Start
-    from pfedsim.personal import ClientModel as ClientModel
-    from pfedsim.rows import Pairs as Pairs
-    from pfedsim.rows import Rows as Rows
-    from pfedsim.runs.folder import Run as Run
+    from pfedsim.runs.reader import Run as Run
 
 __all__ = sorted(_HOMES)
 

@@ -1,4 +1,5 @@
-"""One base error: its message is one sentence that names the thing, the value it got and what would be right."""
+"""One base error: its message is one sentence that names the thing, the value it got and what would be
+right."""
 
 import difflib
 from collections.abc import Iterable
@@ -9,7 +10,8 @@ class Error(Exception):
 
 
 class HookError(Error):
-    """A method's hook failed; names the method, the hook, the client and the round. The cause is `__cause__`."""
+    """A method's hook failed; names the method, the hook, the client and the round. The cause is
+    `__cause__`."""
 
 
 class Unreadable(Error):

@@ -22,13 +22,18 @@ def load_class(spec: str, base: str) -> type[Any]:
     module = _from_file(Path(place)) if place.endswith(".py") else _from_path(place, base)
     found = getattr(module, name, None)
     if not isinstance(found, type):
-        classes = [n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__]
-        raise Error(f"{place} has no class {name!r}; {nearest(name, classes) if classes else 'it defines no class'}")
+        classes = [
+            n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__
+        ]
+        raise Error(
+            f"{place} has no class {name!r}; {nearest(name, classes) if classes else 'it defines no class'}"
+        )
     return found
 
 
 def source_digest(kind: type[Any]) -> str | None:
-    """sha256 of the file that defines a user's class; None for ours, whose version the manifest has, and for one typed in a shell."""
+    """sha256 of the file that defines a user's class; None for ours, whose version the manifest has, and
+    for one typed in a shell."""
     if kind.__module__.startswith("pfedsim."):
         return None
     try:
@@ -67,4 +72,6 @@ def _from_path(name: str, base: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        raise Error(f"{base} module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+        raise Error(
+            f"{base} module {name!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error

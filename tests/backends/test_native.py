@@ -18,10 +18,10 @@ from torch.nn import functional as F
 from pfedsim.backends import native
 from pfedsim.backends.native import NativeNet
 from pfedsim.backends.torch import TorchNet
+from pfedsim.core.layout import Layout, layout_of
+from pfedsim.core.rows import weighted_means
 from pfedsim.errors import Error
-from pfedsim.layout import Layout, layout_of
 from pfedsim.models.lenet5 import LeNet5
-from pfedsim.rows import weighted_means
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native library was not built")
 KERNELS = [name for name in ("portable", "avx2", "avx512") if native.kernel_set(name)]
@@ -53,19 +53,28 @@ def lively(module: nn.Module) -> nn.Module:
     return module
 
 
-def made(module: nn.Module, shape: tuple[int, ...], kernels: str = "auto") -> tuple[NativeNet, Layout, Tensor]:
+def made(
+    module: nn.Module, shape: tuple[int, ...], kernels: str = "auto"
+) -> tuple[NativeNet, Layout, Tensor]:
     layout = layout_of(module)
     return NativeNet(module, layout, "classifier", ZERO, ONE, shape, kernels), layout, flat(module)
 
 
-def exact(module: nn.Module, x: Tensor, targets: Tensor, at_features: Tensor | None = None) -> tuple[Tensor, Tensor, float, float]:
-    """Gradient, statistics and loss in float64, and the distance to the nearest pool tie or ReLU zero that matters."""
+def exact(
+    module: nn.Module, x: Tensor, targets: Tensor, at_features: Tensor | None = None
+) -> tuple[Tensor, Tensor, float, float]:
+    """Gradient, statistics and loss in float64, and the distance to the nearest pool tie or ReLU zero that
+    matters."""
     layout = layout_of(module)
     module = copy.deepcopy(module).double().train()
     gaps: list[float] = []
     kept: list[Tensor] = []
-    zeroed = {id(b) for a, b in _neighbours(module) if isinstance(a, nn.ReLU) and isinstance(b, nn.MaxPool2d)}
-    pooled = {id(a) for a, b in _neighbours(module) if isinstance(a, nn.ReLU) and isinstance(b, nn.MaxPool2d)}
+    zeroed = {
+        id(b) for a, b in _neighbours(module) if isinstance(a, nn.ReLU) and isinstance(b, nn.MaxPool2d)
+    }
+    pooled = {
+        id(a) for a, b in _neighbours(module) if isinstance(a, nn.ReLU) and isinstance(b, nn.MaxPool2d)
+    }
 
     def watch(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         v = inputs[0].detach()
@@ -81,7 +90,9 @@ def exact(module: nn.Module, x: Tensor, targets: Tensor, at_features: Tensor | N
                 gaps.append(float(apart[alive].min()) if alive.any() else 1.0)
             if id(layer) in zeroed:
                 alive_values = windows.max(1).values
-                gaps.append(float(alive_values[alive_values > 0].min()) if (alive_values > 0).any() else 1.0)
+                gaps.append(
+                    float(alive_values[alive_values > 0].min()) if (alive_values > 0).any() else 1.0
+                )
 
     for layer in module.modules():
         layer.register_forward_pre_hook(watch)
@@ -91,7 +102,12 @@ def exact(module: nn.Module, x: Tensor, targets: Tensor, at_features: Tensor | N
     total.backward()
     parameters = dict(module.named_parameters())
     state = module.state_dict()
-    grads = [parameters[n].grad if n in parameters and parameters[n].grad is not None else torch.zeros_like(state[n]) for n in layout.names]
+    grads = [
+        parameters[n].grad
+        if n in parameters and parameters[n].grad is not None
+        else torch.zeros_like(state[n])
+        for n in layout.names
+    ]
     gradient = torch.cat([g.reshape(-1) for g in grads if g is not None])
     statistics = torch.cat([state[n].reshape(-1) for n in layout.names])[layout.buffers]
     return gradient, statistics, float(loss.detach()), min(gaps, default=1.0)
@@ -152,7 +168,10 @@ def chains(draw: st.DrawFn) -> tuple[nn.Module, tuple[int, ...], int]:
     channels, height, width = draw(st.integers(1, 4)), draw(st.integers(6, 13)), draw(st.integers(6, 13))
     shape, body = (channels, height, width), list[nn.Module]()
     for _ in range(draw(st.integers(0, 3))):
-        kernel, pad = (draw(st.integers(1, 5)), draw(st.integers(1, 5))), (draw(st.integers(0, 2)), draw(st.integers(0, 2)))
+        kernel, pad = (
+            (draw(st.integers(1, 5)), draw(st.integers(1, 5))),
+            (draw(st.integers(0, 2)), draw(st.integers(0, 2))),
+        )
         after = height + 2 * pad[0] - kernel[0] + 1, width + 2 * pad[1] - kernel[1] + 1
         if min(after) < 1:
             continue
@@ -164,7 +183,13 @@ def chains(draw: st.DrawFn) -> tuple[nn.Module, tuple[int, ...], int]:
             if layer == "pool" and min(height, width) < 2 * pool:
                 continue
             height, width = height // pool, width // pool
-            body.append({"norm": nn.BatchNorm2d(channels, momentum=0.3), "relu": nn.ReLU(), "pool": nn.MaxPool2d(pool)}[layer])
+            body.append(
+                {
+                    "norm": nn.BatchNorm2d(channels, momentum=0.3),
+                    "relu": nn.ReLU(),
+                    "pool": nn.MaxPool2d(pool),
+                }[layer]
+            )
     body.append(nn.Flatten())
     features = channels * height * width
     for _ in range(draw(st.integers(0, 2))):
@@ -179,7 +204,9 @@ def chains(draw: st.DrawFn) -> tuple[nn.Module, tuple[int, ...], int]:
 
 @settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(chains(), st.integers(6, 70), st.sampled_from(KERNELS), st.booleans(), st.integers(0, 2**31))
-def test_any_chain_matches_float64(chain: tuple[nn.Module, tuple[int, ...], int], batch: int, kernels: str, soft: bool, seed: int) -> None:
+def test_any_chain_matches_float64(
+    chain: tuple[nn.Module, tuple[int, ...], int], batch: int, kernels: str, soft: bool, seed: int
+) -> None:
     module, shape, classes = chain
     torch.manual_seed(seed)
     for p in module.parameters():
@@ -195,7 +222,9 @@ def test_any_chain_matches_float64(chain: tuple[nn.Module, tuple[int, ...], int]
     assert abs(value - loss) < 1e-5 * (1 + abs(loss))
     assume(gap > 1e-6)
     reference = TorchNet(copy.deepcopy(module), layout, "classifier", ZERO, ONE, torch.device("cpu"))
-    usual = apart(reference.grad(theta, theta[layout.buffers], x, targets)[0], want)  # a norm over few samples can be ill-conditioned
+    usual = apart(
+        reference.grad(theta, theta[layout.buffers], x, targets)[0], want
+    )  # a norm over few samples can be ill-conditioned
     assert apart(got, want) < max(1e-5, 3 * usual)
 
 
@@ -219,12 +248,18 @@ def test_twenty_steps_stay_with_float64() -> None:
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize(("momentum", "decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.01), (0.5, 1e-4)])
 @pytest.mark.parametrize("part", ["trainable", "body", "head"])
-def test_descend_has_the_bits_of_single_steps(kernels: str, momentum: float, decay: float, part: str) -> None:
+def test_descend_has_the_bits_of_single_steps(
+    kernels: str, momentum: float, decay: float, part: str
+) -> None:
     torch.manual_seed(3)
     module = lively(LeNet5((1, 20, 18), 7))
     net, layout, start = made(module, (1, 20, 18), kernels)
     x, y = torch.randn(45, 1, 20, 18), torch.randint(0, 7, (45,))
-    steps, lr, moves = [s for _ in range(2) for s in torch.randperm(45).split(17)], 0.03, getattr(layout, part) & layout.trainable
+    steps, lr, moves = (
+        [s for _ in range(2) for s in torch.randperm(45).split(17)],
+        0.03,
+        getattr(layout, part) & layout.trainable,
+    )
     theta, statistics, velocity, losses = start, start[layout.buffers], torch.zeros_like(start), []
     for step in steps:  # as in client.train
         direction, statistics, loss = net.grad(theta, statistics, x[step], y[step])
@@ -245,7 +280,15 @@ def test_descend_has_the_bits_of_single_steps(kernels: str, momentum: float, dec
 def test_bits_do_not_depend_on_what_ran_before(kernels: str) -> None:
     torch.manual_seed(4)
     shape = (2, 9, 11)
-    body = [nn.Conv2d(2, 7, 3, padding=1), nn.ReLU(), nn.BatchNorm2d(7), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(140, 11), nn.ReLU()]
+    body = [
+        nn.Conv2d(2, 7, 3, padding=1),
+        nn.ReLU(),
+        nn.BatchNorm2d(7),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(140, 11),
+        nn.ReLU(),
+    ]
     module = lively(Net(*body, classifier=nn.Linear(11, 3)))
     fresh, layout, theta = made(module, shape, kernels)
     used, _, _ = made(module, shape, kernels)
@@ -254,7 +297,11 @@ def test_bits_do_not_depend_on_what_ran_before(kernels: str) -> None:
     used.logits(theta, wild)
     for batch in (5, 33, 2):
         x, y = torch.randn(batch, *shape), torch.randint(0, 3, (batch,))
-        for a, b in zip(fresh.grad(theta, theta[layout.buffers], x, y), used.grad(theta, theta[layout.buffers], x, y), strict=True):
+        for a, b in zip(
+            fresh.grad(theta, theta[layout.buffers], x, y),
+            used.grad(theta, theta[layout.buffers], x, y),
+            strict=True,
+        ):
             assert torch.equal(torch.as_tensor(a), torch.as_tensor(b))
         assert torch.equal(fresh.logits(theta, x), used.logits(theta, x))
     x = torch.randn(70, *shape)
@@ -310,11 +357,16 @@ def test_all_verbs_agree_with_the_torch_backend(kernels: str) -> None:
         assert got.shape == want.shape
         assert apart(got, want.double()) < 1e-5
     assert abs(net.loss(theta, x, y) - reference.loss(theta, x, y)) < 1e-6
-    for (n, mean, variance), (m, mean_, variance_) in zip(net.moments(theta, x), reference.moments(theta, x), strict=True):
+    for (n, mean, variance), (m, mean_, variance_) in zip(
+        net.moments(theta, x), reference.moments(theta, x), strict=True
+    ):
         assert n == m
         assert apart(mean, mean_.double()) < 1e-5
         assert apart(variance, variance_.double()) < 1e-5
-    assert torch.equal(net.ready(torch.arange(256, dtype=torch.uint8)), reference.ready(torch.arange(256, dtype=torch.uint8)))
+    assert torch.equal(
+        net.ready(torch.arange(256, dtype=torch.uint8)),
+        reference.ready(torch.arange(256, dtype=torch.uint8)),
+    )
 
 
 def test_frozen_parameters_and_biases_before_norms_have_no_gradient() -> None:
@@ -322,11 +374,16 @@ def test_frozen_parameters_and_biases_before_norms_have_no_gradient() -> None:
     module = LeNet5((1, 16, 16), 4)
     module.fc1.weight.requires_grad_(False)
     net, layout, theta = made(module, (1, 16, 16))
-    gradient, _, _ = net.grad(theta, theta[layout.buffers], torch.randn(6, 1, 16, 16), torch.randint(0, 4, (6,)))
+    gradient, _, _ = net.grad(
+        theta, theta[layout.buffers], torch.randn(6, 1, 16, 16), torch.randint(0, 4, (6,))
+    )
     by_name = layout.named(gradient)
     for name in ("fc1.weight", "conv1.bias", "conv2.bias", "bn1.running_mean", "bn2.running_var"):
         assert not by_name[name].any(), name
-    assert all(by_name[name].any() for name in ("conv1.weight", "bn1.weight", "bn1.bias", "fc1.bias", "classifier.weight"))
+    assert all(
+        by_name[name].any()
+        for name in ("conv1.weight", "bn1.weight", "bn1.bias", "fc1.bias", "classifier.weight")
+    )
 
 
 def test_a_vector_in_any_order_works() -> None:
@@ -337,19 +394,26 @@ def test_a_vector_in_any_order_works() -> None:
     order = torch.randperm(len(sizes)).tolist()
     places = torch.cat([torch.arange(layout.starts[k], layout.starts[k] + sizes[k]) for k in order])
     starts = [sum(sizes[j] for j in order[: order.index(k)]) for k in range(len(sizes))]
-    masks = {name: getattr(layout, name)[places] for name in ("head", "body", "norm", "buffers", "trainable")}
+    masks = {
+        name: getattr(layout, name)[places] for name in ("head", "body", "norm", "buffers", "trainable")
+    }
     other = replace(layout, starts=tuple(starts), **masks)
     turned = NativeNet(module, other, "classifier", ZERO, ONE, (1, 16, 16))
     x, y = torch.randn(6, 1, 16, 16), torch.randint(0, 4, (6,))
     moved = theta[places]
-    assert torch.equal(turned.grad(moved, moved[other.buffers], x, y)[0], net.grad(theta, theta[layout.buffers], x, y)[0][places])
+    assert torch.equal(
+        turned.grad(moved, moved[other.buffers], x, y)[0],
+        net.grad(theta, theta[layout.buffers], x, y)[0][places],
+    )
 
 
 def test_mix_has_the_bits_of_the_mean_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(9)
     for size, count, means in ((1, 1, 1), (5, 3, 2), (62094, 11, 10), (1027, 40, 17)):
         rows = list(torch.randn(count, size) * 100)
-        table = [[0.1 + 3.7 * k + m if (k + m) % 3 else 0.0 for k in range(count)] for m in range(1, means + 1)]
+        table = [
+            [0.1 + 3.7 * k + m if (k + m) % 3 else 0.0 for k in range(count)] for m in range(1, means + 1)
+        ]
         mixed = native.mix(rows, table)
         assert all(one.equal(*native.mix(rows, [line])) for one, line in zip(mixed, table, strict=True))
         with monkeypatch.context() as without:
@@ -389,7 +453,10 @@ def test_nan_stays_nan(kernels: str, normed: bool, where: str) -> None:
         layout.view(theta, "body.0.weight" if where == "weight" else "classifier.bias").view(-1)[0] = nan
     reference = TorchNet(copy.deepcopy(module), layout, "classifier", ZERO, ONE, torch.device("cpu"))
     assert torch.equal(net.logits(theta, x).isnan(), reference.logits(theta, x).isnan())
-    got, want = net.grad(theta, theta[layout.buffers], x, y), reference.grad(theta, theta[layout.buffers], x, y)
+    got, want = (
+        net.grad(theta, theta[layout.buffers], x, y),
+        reference.grad(theta, theta[layout.buffers], x, y),
+    )
     assert got[2] != got[2]
     assert bool((got[0].isnan() >= want[0].isnan()).all()), "a NaN is hidden"
     assert torch.equal(got[1].isnan(), want[1].isnan())
@@ -446,14 +513,30 @@ class Backwards(nn.Module):
 REFUSED = [
     (Net(nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), classifier=nn.Linear(18, 2)), (1, 8, 8), "stride"),
     (Net(nn.Conv2d(2, 2, 3, groups=2), nn.Flatten(), classifier=nn.Linear(72, 2)), (2, 8, 8), "groups"),
-    (Net(nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect"), nn.Flatten(), classifier=nn.Linear(128, 2)), (1, 8, 8), "padding"),
+    (
+        Net(
+            nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect"),
+            nn.Flatten(),
+            classifier=nn.Linear(128, 2),
+        ),
+        (1, 8, 8),
+        "padding",
+    ),
     (Net(nn.MaxPool2d(3, 2), nn.Flatten(), classifier=nn.Linear(9, 2)), (1, 8, 8), "max pool"),
     (Net(nn.MaxPool2d(3, ceil_mode=True), nn.Flatten(), classifier=nn.Linear(9, 2)), (1, 8, 8), "max pool"),
     (Net(nn.Flatten(), nn.Dropout(0.5), classifier=nn.Linear(64, 2)), (1, 8, 8), "Dropout"),
     (Net(nn.Flatten(), nn.GELU(), classifier=nn.Linear(64, 2)), (1, 8, 8), "GELU"),
     (Net(nn.GroupNorm(1, 1), nn.Flatten(), classifier=nn.Linear(64, 2)), (1, 8, 8), "GroupNorm"),
-    (Net(nn.BatchNorm2d(1, affine=False), nn.Flatten(), classifier=nn.Linear(64, 2)), (1, 8, 8), "no weights"),
-    (Net(nn.BatchNorm2d(1, momentum=None), nn.Flatten(), classifier=nn.Linear(64, 2)), (1, 8, 8), "momentum"),
+    (
+        Net(nn.BatchNorm2d(1, affine=False), nn.Flatten(), classifier=nn.Linear(64, 2)),
+        (1, 8, 8),
+        "no weights",
+    ),
+    (
+        Net(nn.BatchNorm2d(1, momentum=None), nn.Flatten(), classifier=nn.Linear(64, 2)),
+        (1, 8, 8),
+        "momentum",
+    ),
     (Net(nn.Flatten(), classifier=nn.Linear(63, 2)), (1, 8, 8), "63 features"),
     (Net(nn.ReLU(), classifier=nn.Linear(8, 2)), (1, 8, 8), "flatten first"),
     (Residual(), (4,), "joins or splits"),
@@ -490,13 +573,14 @@ def results():
     torch.manual_seed(0)
     x = torch.randn(8, 3, 16, 16)
     tiny = torch.full((40,), 1e-40)
-    return [torch.nn.functional.conv2d(x, torch.randn(4, 3, 3, 3)), torch.mm(x[0, 0], x[1, 0]), tiny * 0.5, tiny + tiny, x.exp().sum()]
+    kernel = torch.randn(4, 3, 3, 3)
+    return [torch.nn.functional.conv2d(x, kernel), torch.mm(x[0, 0], x[1, 0]), tiny * 0.5, tiny + tiny, x.exp().sum()]
 before = results()
 from pfedsim.backends import native
 assert native.available()
 module = torch.nn.Sequential()
 module.add_module("classifier", torch.nn.Linear(4, 2))
-from pfedsim.layout import layout_of
+from pfedsim.core.layout import layout_of
 layout = layout_of(module)
 net = native.NativeNet(module, layout, "classifier", torch.zeros(1), torch.ones(1), (4,))
 net.grad(torch.randn(layout.size), torch.zeros(0), torch.randn(5, 4), torch.zeros(5, dtype=torch.int64))

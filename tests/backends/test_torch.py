@@ -77,7 +77,9 @@ def test_bytes_become_zero_to_one_and_then_the_sets_mean_and_deviation(lenet: An
     np.testing.assert_allclose(net.ready(torch.from_numpy(raw)).numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_moments_at_the_norm_layers_inputs_over_more_than_one_chunk(digits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moments_at_the_norm_layers_inputs_over_more_than_one_chunk(
+    digits: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pfedsim.backends.torch.CHUNK", 50)
     s = small.session(federation=digits, model="lenet5", batch=32)
     net: Any = s.fed.net
@@ -85,9 +87,13 @@ def test_moments_at_the_norm_layers_inputs_over_more_than_one_chunk(digits: Any,
     module = small.module(s).eval()
     seen: dict[nn.Module, Tensor] = {}
     for layer in (module.bn1, module.bn2):
-        layer.register_forward_pre_hook(lambda layer, inputs: seen.update({layer: inputs[0].detach().double()}))
+        layer.register_forward_pre_hook(
+            lambda layer, inputs: seen.update({layer: inputs[0].detach().double()})
+        )
     module(x)
-    for layer, (count, mean, variance) in zip((module.bn1, module.bn2), net.moments(s.fed.initial, x), strict=True):
+    for layer, (count, mean, variance) in zip(
+        (module.bn1, module.bn2), net.moments(s.fed.initial, x), strict=True
+    ):
         values = seen[layer].transpose(0, 1).flatten(1)
         assert count == values.shape[1]
         torch.testing.assert_close(mean.double(), values.mean(1), rtol=1e-4, atol=1e-5)

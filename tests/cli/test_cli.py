@@ -10,7 +10,9 @@ QUICK = ["--rounds", "2", "--epochs", "1", "--clients", "4", "--set", "score.fin
 
 
 def pfedsim(*arguments, cwd=None, check=True):
-    done = subprocess.run([sys.executable, "-m", "pfedsim", *map(str, arguments)], capture_output=True, text=True, cwd=cwd)
+    done = subprocess.run(
+        [sys.executable, "-m", "pfedsim", *map(str, arguments)], capture_output=True, text=True, cwd=cwd
+    )
     if check:
         assert done.returncode == 0, done.stderr
     return done
@@ -42,8 +44,13 @@ def pfedsim(*arguments, cwd=None, check=True):
 def test_wrong_words_get_one_sentence_without_torch(tmp_path, arguments, says):
     (tmp_path / "broken.toml").write_text("rounds = = 3\n")
     (tmp_path / "mine.py").write_text("x = 1\ndef broken(:\n")
-    probe = "import sys; from pfedsim.cli import main\ntry: main()\nfinally: assert 'torch' not in sys.modules, 'torch was imported'"
-    done = subprocess.run([sys.executable, "-c", probe, "run", *arguments], capture_output=True, text=True, cwd=tmp_path)
+    probe = (
+        "import sys; from pfedsim.cli import main\ntry: main()\nfinally: assert "
+        "'torch' not in sys.modules, 'torch was imported'"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe, "run", *arguments], capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 2
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
@@ -51,8 +58,13 @@ def test_wrong_words_get_one_sentence_without_torch(tmp_path, arguments, says):
 
 
 def test_help_needs_no_torch():
-    probe = "import sys; sys.argv = ['pfedsim', '--help']\nfrom pfedsim.cli import main\ntry: main()\nexcept SystemExit: pass\n"
-    done = subprocess.run([sys.executable, "-c", probe + "print('torch' in sys.modules)"], capture_output=True, text=True)
+    probe = (
+        "import sys; sys.argv = ['pfedsim', '--help']\nfrom pfedsim.cli import "
+        "main\ntry: main()\nexcept SystemExit: pass\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe + "print('torch' in sys.modules)"], capture_output=True, text=True
+    )
     assert done.stdout.splitlines()[-1] == "False"
     for command in ("run", "compare", "show", "methods", "check"):
         assert f"  {command} " in done.stdout
@@ -77,7 +89,14 @@ def test_run_show_and_run_again(tmp_path):
     assert again.returncode == 2
     assert "--fresh" in again.stderr
     pfedsim("run", "first/config.toml", "--out", "second", "--quiet", cwd=tmp_path)
-    for name in ("config.toml", "metrics.jsonl", "clients.csv", "summary.json", "partition.json", "models/base.safetensors"):
+    for name in (
+        "config.toml",
+        "metrics.jsonl",
+        "clients.csv",
+        "summary.json",
+        "partition.json",
+        "models/base.safetensors",
+    ):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes(), name
     shown = pfedsim("show", "first", "second", cwd=tmp_path)
     pictures = [line for line in shown.stdout.splitlines() if line.endswith(".png")]
@@ -107,7 +126,8 @@ def test_fresh_deletes_no_project_that_has_a_config_of_its_own(tmp_path):
 
 def test_an_edited_method_is_not_served_from_an_old_run(tmp_path):
     source = (
-        "from dataclasses import dataclass\nfrom pfedsim import Method\n\n\n@dataclass(frozen=True)\nclass Mine(Method):\n"
+        "from dataclasses import dataclass\nfrom pfedsim import "
+        "Method\n\n\n@dataclass(frozen=True)\nclass Mine(Method):\n"
         "    def gradient(self, job, theta, batches):\n        return 1 * job.grad(theta, batches[0])\n"
     )
     (tmp_path / "mine.py").write_text(source)
@@ -122,19 +142,34 @@ def test_an_edited_method_is_not_served_from_an_old_run(tmp_path):
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("    def agregate(self, fed, server, task, replies, rng):\n        return server\n", "did you mean 'aggregate'?"),
+        (
+            "    def agregate(self, fed, server, task, replies, rng):\n        return server\n",
+            "did you mean 'aggregate'?",
+        ),
         (
             "    def aggregate(self, fed, server, task, replies, rng):\n        pass\n",
             "Mine.aggregate failed in round 0: TypeError: it gave NoneType",
         ),
-        ("    def plan(self, fed, server, sampled):\n        return 'stats', sampled\n", "still no 'train'"),
-        ("    def send(self, fed, server, clients, task):\n        return {}\n", "Mine.send failed in round 0"),
+        (
+            "    def plan(self, fed, server, sampled):\n        return 'stats', sampled\n",
+            "still no 'train'",
+        ),
+        (
+            "    def send(self, fed, server, clients, task):\n        return {}\n",
+            "Mine.send failed in round 0",
+        ),
         ("    def keeps(self, layout):\n        return None\n", "Mine.keeps failed"),
-        ("    def gradient(self, job, theta, batches):\n        return theta * float('nan')\n", "no client's reply could be used"),
+        (
+            "    def gradient(self, job, theta, batches):\n        return theta * float('nan')\n",
+            "no client's reply could be used",
+        ),
     ],
 )
 def test_slips_of_authors_are_named(tmp_path, body, says):
-    head = "from dataclasses import dataclass\nfrom pfedsim import Method\n\n\n@dataclass(frozen=True)\nclass Mine(Method):\n"
+    head = (
+        "from dataclasses import dataclass\nfrom pfedsim import "
+        "Method\n\n\n@dataclass(frozen=True)\nclass Mine(Method):\n"
+    )
     (tmp_path / "mine.py").write_text(head + body)
     done = pfedsim("run", "--method", "mine.py:Mine", *QUICK, "--out", "mine", cwd=tmp_path, check=False)
     assert done.returncode == 2
@@ -158,7 +193,16 @@ def test_json_prints_the_summary_alone(tmp_path):
 
 
 def test_compare_adds_local_only_and_reuses_finished_runs(tmp_path):
-    words = ["compare", "--methods", "fedavg,pfedsim(rho=0.5),pfedsim(rho=0.5,own=2)", "--seeds", "42,43", *QUICK, "--out", "side"]
+    words = [
+        "compare",
+        "--methods",
+        "fedavg,pfedsim(rho=0.5),pfedsim(rho=0.5,own=2)",
+        "--seeds",
+        "42,43",
+        *QUICK,
+        "--out",
+        "side",
+    ]
     done = pfedsim(*words, cwd=tmp_path)
     for expected in ("Local-Only", "FedAvg", "pFedSim", "pFedSim(own=2.0)", "worse off", "As served"):
         assert expected in done.stdout, expected
@@ -167,7 +211,14 @@ def test_compare_adds_local_only_and_reuses_finished_runs(tmp_path):
     again = pfedsim(*words, cwd=tmp_path)
     assert before == {p: p.stat().st_mtime_ns for p in tmp_path.glob("side/*/summary.json")}
     assert "round" not in again.stdout.split("rounds,")[0].replace("rounds", "")
-    for name in ("table.md", "table.tex", "table.csv", "gains.csv", "figures/curves.png", "figures/clients.png"):
+    for name in (
+        "table.md",
+        "table.tex",
+        "table.csv",
+        "gains.csv",
+        "figures/curves.png",
+        "figures/clients.png",
+    ):
         assert (tmp_path / "side" / name).stat().st_size > 0
     other = pfedsim(*words[:-2], "--lr", "0.1", "--out", "side", cwd=tmp_path, check=False)
     assert other.returncode == 2
@@ -176,8 +227,10 @@ def test_compare_adds_local_only_and_reuses_finished_runs(tmp_path):
 
 def test_check_fails_a_method_that_changes_its_input(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from dataclasses import dataclass\nfrom pfedsim import Method\n\n\n@dataclass(frozen=True)\nclass Mine(Method):\n"
-        "    def gradient(self, job, theta, batches):\n        theta += 1\n        return job.grad(theta, batches[0])\n"
+        "from dataclasses import dataclass\nfrom pfedsim import "
+        "Method\n\n\n@dataclass(frozen=True)\nclass Mine(Method):\n"
+        "    def gradient(self, job, theta, batches):\n        theta += 1\n        return "
+        "job.grad(theta, batches[0])\n"
     )
     done = pfedsim("check", "mine.py:Mine", cwd=tmp_path, check=False)
     assert done.returncode == 1
@@ -187,10 +240,14 @@ def test_check_fails_a_method_that_changes_its_input(tmp_path):
 
 def test_a_failing_hook_is_named_with_its_client(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from dataclasses import dataclass\nfrom pfedsim import Method\n\n\n@dataclass(frozen=True)\nclass Mine(Method):\n"
-        "    def finish(self, job, ends):\n        if job.client == 2:\n            raise ValueError('no such thing')\n"
+        "from dataclasses import dataclass\nfrom pfedsim import "
+        "Method\n\n\n@dataclass(frozen=True)\nclass Mine(Method):\n"
+        "    def finish(self, job, ends):\n        if job.client == 2:\n            raise ValueError('no "
+        "such thing')\n"
         "        return super().finish(job, ends)\n"
     )
-    done = pfedsim("run", "--method", "mine.py:Mine", *QUICK, "--join", "1", "--out", "mine", cwd=tmp_path, check=False)
+    done = pfedsim(
+        "run", "--method", "mine.py:Mine", *QUICK, "--join", "1", "--out", "mine", cwd=tmp_path, check=False
+    )
     assert done.returncode == 2
     assert "Mine.finish failed for client 2 in round 0: ValueError: no such thing" in done.stderr

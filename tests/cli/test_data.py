@@ -58,12 +58,27 @@ def test_own_photos_from_folder_to_run(photos: Path, tmp_path: Path) -> None:
         with Image.open(tmp_path / "seen" / f"{name}.png") as image:
             assert min(image.size) > 100
         assert (tmp_path / "seen" / f"{name}.svg").read_text().startswith("<?xml")
-    pfedsim("run", "--data", "pets", "--rounds", "1", "--epochs", "1", "--workers", "2", "--out", "run", "--quiet")
+    pfedsim(
+        "run",
+        "--data",
+        "pets",
+        "--rounds",
+        "1",
+        "--epochs",
+        "1",
+        "--workers",
+        "2",
+        "--out",
+        "run",
+        "--quiet",
+    )
     assert (tmp_path / "run" / "summary.json").is_file()
 
 
 def test_the_tables_that_show_writes(tmp_path: Path) -> None:
-    said = pfedsim("data", "show", "digits", "--clients", "5", "--alpha", "0.5", "--unseen", "0.2", "--out", "seen")
+    said = pfedsim(
+        "data", "show", "digits", "--clients", "5", "--alpha", "0.5", "--unseen", "0.2", "--out", "seen"
+    )
     assert "partition dirichlet" in said
     with open(tmp_path / "seen" / "labels.csv") as file:
         rows = [[int(v) for v in row] for row in list(csv.reader(file))[1:]]
@@ -85,7 +100,11 @@ def test_show_knows_signals_tables_and_domains(tmp_path: Path, kind: str) -> Non
     shape = {"signals": (40, 2, 16), "table": (40, 3), "domains": (40, 8, 8)}[kind]
     x = draw.integers(0, 256, shape).astype(np.uint8) if kind == "domains" else draw.normal(size=shape)
     np.savez("mine.npz", x=x, y=np.arange(40) % 2, domain=np.arange(40) // 20)
-    more = ["--partition", "domain", "--clients-each", "2"] if kind == "domains" else ["--partition", "quantity", "--alpha", "5"]
+    more = (
+        ["--partition", "domain", "--clients-each", "2"]
+        if kind == "domains"
+        else ["--partition", "quantity", "--alpha", "5"]
+    )
     pfedsim("data", "show", "mine.npz", *more, "--minimum", "2", "--out", "seen")
     assert (tmp_path / "seen" / "labels.png").is_file()
     assert (tmp_path / "seen" / "samples.png").is_file() is (kind != "table")
@@ -108,7 +127,12 @@ def test_what_data_refuses(photos: Path, tmp_path: Path) -> None:
 
 def test_list_says_what_is_known_and_here(tmp_path: Path) -> None:
     (tmp_path / "sets" / "watch").mkdir(parents=True)
-    np.savez(tmp_path / "sets" / "watch" / "watch.npz", x=np.zeros((70, 6, 100)), y=np.arange(70) % 7, client=np.arange(70) // 7)
+    np.savez(
+        tmp_path / "sets" / "watch" / "watch.npz",
+        x=np.zeros((70, 6, 100)),
+        y=np.arange(70) % 7,
+        client=np.arange(70) // 7,
+    )
     lines = {line.split()[1]: line for line in pfedsim("data", "list").splitlines() if line.startswith("│")}
     assert "data get or npm" in lines["cifar10"]
     assert "kB" in lines["watch"]
@@ -120,18 +144,32 @@ def test_list_says_what_is_known_and_here(tmp_path: Path) -> None:
 
 def test_model_prints_the_papers_table() -> None:
     said = pfedsim("model", "lenet5")
-    for part in ("Conv2D(in=3, out=6, kernel=5, stride=1, pad=0) + BN + ReLU", "MaxPool2D(2, 2)", "Flatten()", "FC(out=120) + ReLU"):
+    for part in (
+        "Conv2D(in=3, out=6, kernel=5, stride=1, pad=0) + BN + ReLU",
+        "MaxPool2D(2, 2)",
+        "Flatten()",
+        "FC(out=120) + ReLU",
+    ):
         assert part in said
-    assert "62,050 parameters: feature extractor 61,200, classifier 850; 2 norm layers with 44 running statistics" in said
+    assert (
+        "62,050 parameters: feature extractor 61,200, classifier 850; 2 norm layers with 44 running "
+        "statistics" in said
+    )
     assert "48,890 parameters" in pfedsim("model", "lenet5", "--shape", "1,28,28", "--classes", "62")
 
 
 def test_model_tells_equal_blocks_once() -> None:
     said = pfedsim("model", "mobilenetv2")
     assert "2,480,072 parameters: feature extractor 2,223,872, classifier 256,200; 52 norm layers" in said
-    (line,) = [line for line in said.splitlines() if "Conv2D(in=64, out=384, kernel=1, stride=1, pad=0)" in line and "x 3" in line]
+    (line,) = [
+        line
+        for line in said.splitlines()
+        if "Conv2D(in=64, out=384, kernel=1, stride=1, pad=0)" in line and "x 3" in line
+    ]
     assert "384 x 4 x 4" in line
-    assert "Conv2D(in=3, out=32, kernel=3, stride=2, pad=1) + BN + ReLU6" in said  # the paper's table prints stride 1
+    assert (
+        "Conv2D(in=3, out=32, kernel=3, stride=2, pad=1) + BN + ReLU6" in said
+    )  # the paper's table prints stride 1
     for name in ("mlp", "cnn1d"):
         assert "norm layers" in pfedsim("model", name)
 
@@ -149,8 +187,11 @@ def test_a_file_that_is_not_ours_does_not_hide_the_others(photos: Path) -> None:
     said = pfedsim("data", "list")
     assert "unreadable" in said
     assert "pets" in said
-    for line, says in (("path = 3", "path = 3 should be text"), ('path = "a"\nsize = true', "size = True should be a whole number"),
-                       ('path = "a"\ndrop = [1]', "drop = [1] should be a list of names")):  # fmt: skip
+    for line, says in (
+        ("path = 3", "path = 3 should be text"),
+        ('path = "a"\nsize = true', "size = True should be a whole number"),
+        ('path = "a"\ndrop = [1]', "drop = [1] should be a list of names"),
+    ):
         (folder / "foreign.toml").write_text(line)
         assert says in refused("run", "--data", "foreign")
 

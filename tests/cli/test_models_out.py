@@ -17,9 +17,9 @@ import pfedsim as package
 from pfedsim import Error
 from pfedsim.cli.app import app
 from pfedsim.cli.watch import follow, view
-from pfedsim.federation import Federation
-from pfedsim.runs.folder import Run
+from pfedsim.data.federation import Federation
 from pfedsim.runs.news import news
+from pfedsim.runs.reader import Run
 
 
 def pfedsim(*arguments: object) -> str:
@@ -32,7 +32,9 @@ def pfedsim(*arguments: object) -> str:
 
 @pytest.fixture(scope="module")
 def run(digits: Federation, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return package.train(digits, "pfedsim", tmp_path_factory.mktemp("out") / "run", rounds=3, epochs=1, join=1.0)
+    return package.train(
+        digits, "pfedsim", tmp_path_factory.mktemp("out") / "run", rounds=3, epochs=1, join=1.0
+    )
 
 
 def test_from_a_run_to_predictions(run: Run, tmp_path: Path) -> None:
@@ -47,7 +49,9 @@ def test_from_a_run_to_predictions(run: Run, tmp_path: Path) -> None:
     first = found["predictions"][0]
     assert first["probability"] == max(first["probabilities"].values())
     assert sum(first["probabilities"].values()) == pytest.approx(1)
-    rows = list(csv.DictReader(io.StringIO(pfedsim("predict", out, out / "samples.npz", "--format", "csv"))))
+    rows = list(
+        csv.DictReader(io.StringIO(pfedsim("predict", out, out / "samples.npz", "--format", "csv")))
+    )
     assert [r["class"] for r in rows] == [p["class"] for p in found["predictions"]]
     assert float(rows[0][f"p({first['class']})"]) == first["probability"]
 
@@ -91,7 +95,8 @@ def test_data_that_has_gone_is_said_where_real_samples_are_needed(run: Run, tmp_
 
 
 class Replay:
-    """A run's folder as it was at earlier times: every pause brings one more round, the last one the end."""
+    """A run's folder as it was at earlier times: every pause brings one more round, the last one the
+    end."""
 
     def __init__(self, run: Run, folder: Path):
         folder.mkdir()
@@ -103,7 +108,9 @@ class Replay:
     def _write(self, rounds: int) -> None:
         lines = (self._run.path / "metrics.jsonl").read_text().splitlines(keepends=True)
         known = [line for line in lines if json.loads(line)["round"] <= rounds]
-        half = lines[len(known)][:20] if len(known) < len(lines) else ""  # the next one is being written just now
+        half = (
+            lines[len(known)][:20] if len(known) < len(lines) else ""
+        )  # the next one is being written just now
         (self._folder / "metrics.jsonl").write_text("".join(known) + half)
 
     def pause(self, seconds: float) -> None:
@@ -160,7 +167,9 @@ def test_a_run_as_a_data_frame(run: Run) -> None:
     pandas = pytest.importorskip("pandas")
     frame = run.to_pandas()
     assert list(frame.columns) == ["round", "client", "model", "split", "metric", "value"]
-    last = frame.query("round == 3 and model == 'served' and metric == 'accuracy' and split == 'test'").sort_values("client")
+    last = frame.query(
+        "round == 3 and model == 'served' and metric == 'accuracy' and split == 'test'"
+    ).sort_values("client")
     assert last["value"].tolist() == run.client_values()
     assert pandas.api.types.is_float_dtype(frame["value"])
     assert not frame["metric"].eq("confusion").any()

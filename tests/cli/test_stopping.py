@@ -1,4 +1,5 @@
-"""Signals, an existing folder and the doctor, as a user meets them. The command runs in a forked process, which needs no new start."""
+"""Signals, an existing folder and the doctor, as a user meets them. The command runs in a forked process,
+which needs no new start."""
 
 from __future__ import annotations
 
@@ -14,7 +15,18 @@ import pytest
 from pfedsim.cli import app, main
 from pfedsim.errors import Error
 
-QUICK = ["--clients", "4", "--epochs", "1", "--set", "local_steps=2", "--set", "score.finetune=0", "--set", "score.every=0"]
+QUICK = [
+    "--clients",
+    "4",
+    "--epochs",
+    "1",
+    "--set",
+    "local_steps=2",
+    "--set",
+    "score.finetune=0",
+    "--set",
+    "score.every=0",
+]
 
 
 class Command:
@@ -29,7 +41,9 @@ class Command:
             for stream in (1, 2):
                 os.dup2(said, stream)
             os.chdir(cwd)
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+            signal.signal(
+                signal.SIGINT, signal.default_int_handler
+            )  # ignored where the tests run in the background
             sys.argv = ["pfedsim", *map(str, words)]
             sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
             code = 0
@@ -66,9 +80,18 @@ def workers_of(pid: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_stops_the_run_keeps_its_checkpoint_and_leaves_no_worker(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    command = Command("run", *QUICK, "--join", "1", "--rounds", "100000", "--workers", "2", "--out", "run", cwd=tmp_path)
-    until(lambda: (tmp_path / "run" / "checkpoint").is_dir() and any((tmp_path / "run" / "checkpoint").glob("*.json")))
+def test_a_signal_stops_the_run_keeps_its_checkpoint_and_leaves_no_worker(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    command = Command(
+        "run", *QUICK, "--join", "1", "--rounds", "100000", "--workers", "2", "--out", "run", cwd=tmp_path
+    )
+    until(
+        lambda: (
+            (tmp_path / "run" / "checkpoint").is_dir()
+            and any((tmp_path / "run" / "checkpoint").glob("*.json"))
+        )
+    )
     workers = workers_of(command.pid)
     assert len(workers) == 2
     os.kill(command.pid, number)
@@ -84,7 +107,9 @@ def test_a_signal_stops_the_run_keeps_its_checkpoint_and_leaves_no_worker(tmp_pa
 
 
 def test_a_killed_run_takes_its_workers_along(tmp_path: Path) -> None:
-    command = Command("run", *QUICK, "--join", "1", "--rounds", "100000", "--workers", "2", "--out", "run", cwd=tmp_path)
+    command = Command(
+        "run", *QUICK, "--join", "1", "--rounds", "100000", "--workers", "2", "--out", "run", cwd=tmp_path
+    )
     until(lambda: len(workers_of(command.pid)) == 2)
     workers = workers_of(command.pid)
     os.kill(command.pid, signal.SIGKILL)
@@ -100,9 +125,15 @@ def test_an_existing_folder_needs_a_word(tmp_path: Path) -> None:
     assert "--resume" in said
     assert "--fresh" in said
     code, said = Command(*words, "--resume", "--lr", "0.5", cwd=tmp_path).wait()
-    assert (code, said) == (2, "pfedsim: run is another run: its lr is 0.01, 0.5 was asked for; give another --out, or --fresh\n")
+    assert (code, said) == (
+        2,
+        "pfedsim: run is another run: its lr is 0.01, 0.5 was asked for; give another --out, or --fresh\n",
+    )
     assert Command("resume", "run", "--quiet", cwd=tmp_path).wait() == (0, "run\n")
-    assert Command("resume", "nothing", cwd=tmp_path).wait() == (2, "pfedsim: nothing is not a run's folder: there is no config.toml\n")
+    assert Command("resume", "nothing", cwd=tmp_path).wait() == (
+        2,
+        "pfedsim: nothing is not a run's folder: there is no config.toml\n",
+    )
     (tmp_path / "run" / "metrics.jsonl").write_text("")
     code, said = Command("doctor", "run", cwd=tmp_path).wait()
     assert code == 1

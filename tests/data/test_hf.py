@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from pfedsim import data
-from pfedsim.data import hf
+from pfedsim.data.readers import hf
 from pfedsim.errors import Error
 
 
@@ -29,7 +29,9 @@ def test_the_size_that_was_asked_for_is_passed_on(monkeypatch: pytest.MonkeyPatc
 
 def test_pictures_with_named_classes(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
-    features = datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
+    features = datasets.Features(
+        {"img": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])}
+    )
     images = [Image.new("RGB", (10, 8), (k, 0, 0)) for k in range(6)]
     made = datasets.Dataset.from_dict({"img": images, "label": [0, 1] * 3}, features=features)
     found = hf.read(made)
@@ -45,7 +47,9 @@ def test_pictures_with_named_classes(tmp_path: Path) -> None:
 def test_a_partitioner_of_flower_deals_the_clients() -> None:
     datasets = pytest.importorskip("datasets")
     partitioners = pytest.importorskip("flwr_datasets.partitioner")
-    made = datasets.Dataset.from_dict({"a": np.arange(40.0), "b": np.ones(40), "label": ["ill", "well"] * 20})
+    made = datasets.Dataset.from_dict(
+        {"a": np.arange(40.0), "b": np.ones(40), "label": ["ill", "well"] * 20}
+    )
     found = hf.read(made, partitioner=partitioners.IidPartitioner(num_partitions=4))
     assert found.client is not None
     assert np.bincount(found.client).tolist() == [10, 10, 10, 10]

@@ -10,22 +10,87 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfedsim.data import cifar10
 from pfedsim.data.partition import Partition, Split, hold_out, load, make
+from pfedsim.data.readers import cifar10
 from pfedsim.errors import Error
 
 EMNIST = [
-    40363, 44704, 40072, 41112, 39154, 36606, 39937, 41893, 39579, 39533,
-    7469, 4526, 11833, 5341, 5785, 10622, 2964, 3673, 13994, 4388, 2850, 5886, 10487, 9588, 29139, 9744, 3018, 5882, 24272, 11396,
-    14604, 5433, 5501, 3203, 5541, 3165,
-    11677, 6012, 3286, 11860, 28723, 2961, 4276, 10217, 3152, 2213, 2957, 17853, 3109, 13316, 3215, 2816, 3499, 16425, 3136, 21227,
-    3312, 3378, 3164, 3292, 2746, 3176,
-]  # fmt: skip
+    40363,
+    44704,
+    40072,
+    41112,
+    39154,
+    36606,
+    39937,
+    41893,
+    39579,
+    39533,
+    7469,
+    4526,
+    11833,
+    5341,
+    5785,
+    10622,
+    2964,
+    3673,
+    13994,
+    4388,
+    2850,
+    5886,
+    10487,
+    9588,
+    29139,
+    9744,
+    3018,
+    5882,
+    24272,
+    11396,
+    14604,
+    5433,
+    5501,
+    3203,
+    5541,
+    3165,
+    11677,
+    6012,
+    3286,
+    11860,
+    28723,
+    2961,
+    4276,
+    10217,
+    3152,
+    2213,
+    2957,
+    17853,
+    3109,
+    13316,
+    3215,
+    2816,
+    3499,
+    16425,
+    3136,
+    21227,
+    3312,
+    3378,
+    3164,
+    3292,
+    2746,
+    3176,
+]
 COUNTS = {"cifar10": [6000] * 10, "cinic10": [27_000] * 10, "tiny": [550] * 200, "emnist": EMNIST}
 
 
 def deal(y: np.ndarray, kind: str = "dirichlet", **asked: Any) -> Partition:
-    words = {"clients": 100, "alpha": 0.1, "classes_each": 2, "minimum": 40, "test": 0.5, "seed": 42, **asked}
+    words = {
+        "clients": 100,
+        "alpha": 0.1,
+        "classes_each": 2,
+        "minimum": 40,
+        "test": 0.5,
+        "seed": 42,
+        **asked,
+    }
     return make(kind, y, "digest", **words)
 
 
@@ -70,14 +135,18 @@ def test_the_papers_data_table(name: str, alpha: float, least: int, most: int, s
         ("emnist", 0.5, [8509, 8284, 8244, 8193, 8663, 7138]),
     ],
 )
-def test_sizes_need_only_the_class_counts_whatever_the_order_of_the_labels(name: str, alpha: float, first: list[int]) -> None:
+def test_sizes_need_only_the_class_counts_whatever_the_order_of_the_labels(
+    name: str, alpha: float, first: list[int]
+) -> None:
     y = by_class(name)
     assert sizes(deal(y, alpha=alpha))[:6] == first
     mixed = np.random.default_rng(5).permutation(y)
     assert sizes(deal(mixed, alpha=alpha)) == sizes(deal(y, alpha=alpha))
 
 
-@pytest.mark.parametrize(("alpha", "train", "test", "classes"), [(0.1, 29_977, 30_023, 4.52), (0.5, 29_973, 30_027, 8.34)])
+@pytest.mark.parametrize(
+    ("alpha", "train", "test", "classes"), [(0.1, 29_977, 30_023, 4.52), (0.5, 29_973, 30_027, 8.34)]
+)
 def test_totals_after_the_split(alpha: float, train: int, test: int, classes: float) -> None:
     y = by_class("cifar10")
     partition = deal(y, alpha=alpha)
@@ -87,14 +156,27 @@ def test_totals_after_the_split(alpha: float, train: int, test: int, classes: fl
     assert np.mean([len(np.unique(y[share])) for share in dealt(partition)]) == pytest.approx(classes)
 
 
-@pytest.mark.parametrize(("alpha", "first"), [(0.1, [3234, 25409, 35856, 22311, 19768]), (0.5, [32714, 52683, 56328, 24854, 2658])])
+@pytest.mark.parametrize(
+    ("alpha", "first"),
+    [(0.1, [3234, 25409, 35856, 22311, 19768]), (0.5, [32714, 52683, 56328, 24854, 2658])],
+)
 def test_the_index_lists_of_real_cifar10(alpha: float, first: list[int]) -> None:
     folder = Path(os.environ.get("PFEDSIM_DATA", "nowhere"))
     try:
         data = cifar10.read(folder)
     except Error:
         pytest.skip("no CIFAR-10 in $PFEDSIM_DATA")
-    partition = make("dirichlet", data.y, data.digest, clients=100, alpha=alpha, classes_each=2, minimum=40, test=0.5, seed=42)
+    partition = make(
+        "dirichlet",
+        data.y,
+        data.digest,
+        clients=100,
+        alpha=alpha,
+        classes_each=2,
+        minimum=40,
+        test=0.5,
+        seed=42,
+    )
     assert partition.clients[0].train[:5].tolist() == first
 
 
@@ -131,24 +213,36 @@ labels = st.lists(st.integers(0, 5), min_size=30, max_size=300).map(np.array)
 
 
 @given(
-    labels, st.sampled_from(["dirichlet", "dirichlet-plain", "classes", "iid"]), st.integers(1, 9), st.floats(0.05, 20),
-    st.integers(1, 3), st.integers(2, 6), st.floats(0.05, 0.95), st.integers(0, 2**32 - 1),
-)  # fmt: skip
+    labels,
+    st.sampled_from(["dirichlet", "dirichlet-plain", "classes", "iid"]),
+    st.integers(1, 9),
+    st.floats(0.05, 20),
+    st.integers(1, 3),
+    st.integers(2, 6),
+    st.floats(0.05, 0.95),
+    st.integers(0, 2**32 - 1),
+)
 def test_every_sample_is_dealt_once_and_the_minimum_is_kept(
     y: np.ndarray, kind: str, clients: int, alpha: float, each: int, minimum: int, test: float, seed: int
 ) -> None:
     try:
-        partition = deal(y, kind, clients=clients, alpha=alpha, classes_each=each, minimum=minimum, test=test, seed=seed)
+        partition = deal(
+            y, kind, clients=clients, alpha=alpha, classes_each=each, minimum=minimum, test=test, seed=seed
+        )
     except Error:
         return  # a request that cannot be met; what it says is tested below
     everything = np.concatenate(dealt(partition))
     assert len(everything) == len(set(everything.tolist()))
-    if kind != "classes" or clients * each >= len(np.unique(y)):  # fewer holders than classes leave classes out
+    if kind != "classes" or clients * each >= len(
+        np.unique(y)
+    ):  # fewer holders than classes leave classes out
         assert len(everything) == len(y)
     assert min(sizes(partition)) >= minimum
     assert len(partition.clients) == clients
     assert all(len(s.train) and len(s.test) for s in partition.clients)
-    again = deal(y, kind, clients=clients, alpha=alpha, classes_each=each, minimum=minimum, test=test, seed=seed)
+    again = deal(
+        y, kind, clients=clients, alpha=alpha, classes_each=each, minimum=minimum, test=test, seed=seed
+    )
     assert again.digest == partition.digest
 
 
@@ -156,15 +250,27 @@ def test_every_sample_is_dealt_once_and_the_minimum_is_kept(
     ("kind", "asked", "way_out"),
     [
         ("dirichlet", {"minimum": 100}, "--minimum 6 at most"),
-        ("dirichlet", {"alpha": 1e-3, "clients": 20, "minimum": 25}, "raise --alpha, lower --minimum or take fewer clients"),
+        (
+            "dirichlet",
+            {"alpha": 1e-3, "clients": 20, "minimum": 25},
+            "raise --alpha, lower --minimum or take fewer clients",
+        ),
         ("dirichlet", {"alpha": 1e-300, "clients": 20, "minimum": 2}, "raise --alpha"),
         ("dirichlet-plain", {"alpha": 1e-3, "clients": 20, "minimum": 2}, "raise --alpha"),
         ("iid", {"clients": 601, "minimum": 1}, "--clients 300 at most"),
         ("classes", {"classes_each": 4, "clients": 5}, "--classes-each 4 is more than the 3 classes"),
-        ("classes", {"classes_each": 1, "clients": 20, "minimum": 30}, "raise --classes-each or take fewer clients"),
+        (
+            "classes",
+            {"classes_each": 1, "clients": 20, "minimum": 30},
+            "raise --classes-each or take fewer clients",
+        ),
         ("given", {}, "array `client`"),
         ("given", {"owner": np.arange(600) // 300, "clients": 3}, "names 2 clients, 3 were asked for"),
-        ("given", {"owner": (np.arange(600) > 0).astype(int), "clients": None}, "lower --minimum or leave it out"),
+        (
+            "given",
+            {"owner": (np.arange(600) > 0).astype(int), "clients": None},
+            "lower --minimum or leave it out",
+        ),
     ],
 )
 def test_an_impossible_request_names_a_way_out(kind: str, asked: dict[str, Any], way_out: str) -> None:
@@ -178,13 +284,33 @@ def test_an_impossible_request_names_a_way_out(kind: str, asked: dict[str, Any],
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    partition = make("dirichlet", np.repeat([0, 1, 2], 40), "d" * 64, clients=4, alpha=1.0, classes_each=2, minimum=5, test=0.5, seed=1)
+    partition = make(
+        "dirichlet",
+        np.repeat([0, 1, 2], 40),
+        "d" * 64,
+        clients=4,
+        alpha=1.0,
+        classes_each=2,
+        minimum=5,
+        test=0.5,
+        seed=1,
+    )
     partition.save(tmp_path / "partition.json")
     return tmp_path / "partition.json"
 
 
 def test_a_partition_comes_back_from_its_file(saved: Path) -> None:
-    made = make("dirichlet", np.repeat([0, 1, 2], 40), "d" * 64, clients=4, alpha=1.0, classes_each=2, minimum=5, test=0.5, seed=1)
+    made = make(
+        "dirichlet",
+        np.repeat([0, 1, 2], 40),
+        "d" * 64,
+        clients=4,
+        alpha=1.0,
+        classes_each=2,
+        minimum=5,
+        test=0.5,
+        seed=1,
+    )
     read = load(saved, "d" * 64, 120)
     assert read.digest == made.digest == json.loads(saved.read_text())["digest"]
     assert read.recipe == made.recipe
@@ -248,7 +374,9 @@ def test_positions_that_make_no_sense_are_refused(tmp_path: Path, clients: list[
 
 
 def made(kind: str, y: np.ndarray, **options: Any) -> Partition:
-    return make(kind, y, "d", **{"clients": 10, "alpha": 0.5, "minimum": 2, "test": 0.5, "seed": 42, **options})
+    return make(
+        kind, y, "d", **{"clients": 10, "alpha": 0.5, "minimum": 2, "test": 0.5, "seed": 42, **options}
+    )
 
 
 def shares(partition: Partition) -> list[np.ndarray]:
@@ -288,7 +416,9 @@ def test_quantities_differ_and_labels_do_not(clients: int, seed: int) -> None:
 
 def test_quantity_follows_alpha() -> None:
     y = np.arange(20_000) % 10
-    even, uneven = ([len(s) for s in shares(made("quantity", y, alpha=a, clients=50))] for a in (100.0, 0.5))
+    even, uneven = (
+        [len(s) for s in shares(made("quantity", y, alpha=a, clients=50))] for a in (100.0, 0.5)
+    )
     assert np.std(even) < 60 < 200 < np.std(uneven)
     share = max(shares(made("quantity", y, alpha=0.5, clients=50)), key=len)
     assert np.abs(np.bincount(y[share]) / len(share) - 0.1).max() < 0.03
@@ -312,7 +442,10 @@ def test_every_client_is_of_one_domain_and_the_last_takes_the_rest() -> None:
         ({"domain": None}, "needs data that says which domain"),
         ({"clients": 5}, "5 clients cannot be dealt evenly to 2 domains; give --clients-each N"),
         ({"clients": 5, "clients_each": 2}, "5 clients are not 2 for each of 2 domains"),
-        ({"clients_each": 9, "clients": None}, "domain a has 11 samples, too few for 9 clients of at least 2"),
+        (
+            {"clients_each": 9, "clients": None},
+            "domain a has 11 samples, too few for 9 clients of at least 2",
+        ),
     ],
 )
 def test_domains_that_cannot_be_dealt(options: dict[str, Any], says: str) -> None:
@@ -343,13 +476,23 @@ def test_unseen_clients_are_put_last_and_nothing_else_changes(tmp_path: Path) ->
 
 def test_clients_that_are_numbers_are_in_their_order() -> None:
     owner = np.repeat(["10", "9", "100"], 4)
-    assert deal(np.arange(12) % 2, "given", clients=None, minimum=2, owner=owner).recipe["names"] == ["9", "10", "100"]
+    assert deal(np.arange(12) % 2, "given", clients=None, minimum=2, owner=owner).recipe["names"] == [
+        "9",
+        "10",
+        "100",
+    ]
     owner = np.repeat(["b", "9", "10"], 4)
-    assert deal(np.arange(12) % 2, "given", clients=None, minimum=2, owner=owner).recipe["names"] == ["10", "9", "b"]
+    assert deal(np.arange(12) % 2, "given", clients=None, minimum=2, owner=owner).recipe["names"] == [
+        "10",
+        "9",
+        "b",
+    ]
 
 
 def test_clients_of_each_domain_are_for_domains() -> None:
-    with pytest.raises(Error, match="--clients-each 3 is for the partition 'domain', not 'iid'; give --clients"):
+    with pytest.raises(
+        Error, match="--clients-each 3 is for the partition 'domain', not 'iid'; give --clients"
+    ):
         deal(np.arange(12) % 2, "iid", clients=None, clients_each=3)
 
 

@@ -30,7 +30,9 @@ def tiny(tmp_path: Path) -> Path:
     for i in range(2):
         picture(root / "val" / "images" / f"val_{i}.JPEG", 200 + i)
     Image.new("L", (64, 64), 99).save(root / "val" / "images" / "val_1.JPEG")  # some of the set are grey
-    (root / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn01\t0\t0\t63\t63\nval_1.JPEG\tn02\t0\t0\t9\t9\n")
+    (root / "val" / "val_annotations.txt").write_text(
+        "val_0.JPEG\tn01\t0\t0\t63\t63\nval_1.JPEG\tn02\t0\t0\t9\t9\n"
+    )
     (root / "wnids.txt").write_text("n02\nn01\n")
     (root / "words.txt").write_text("n01\ttench, Tinca tinca\nn02\tgoldfish\nn03\tnot here\n")
     return tmp_path
@@ -85,7 +87,9 @@ def domainnet(tmp_path: Path) -> Path:
 
 def test_domainnet_is_twenty_classes_and_thirty_percent(domainnet: Path) -> None:
     found = data.read("domainnet", domainnet)
-    assert found.classes == tuple(sorted(random.Random(42).sample([f"class{c:02d}" for c in range(23)], 20)))
+    assert found.classes == tuple(
+        sorted(random.Random(42).sample([f"class{c:02d}" for c in range(23)], 20))
+    )
     assert found.x.shape == (6 * 20 * 3, 3, 64, 64)  # int(0.3 * 10) of each class and domain, rescaled
     assert found.domain is not None
     assert [str(d) for d in np.unique(found.domain)] == list(DOMAINS)
@@ -101,12 +105,16 @@ def test_domainnet_is_twenty_classes_and_thirty_percent(domainnet: Path) -> None
 def test_domainnets_lists_say_which_pictures_there_are(domainnet: Path) -> None:
     by_folder = data.read("domainnet", domainnet)
     for domain in DOMAINS:
-        lines = [f"{domain}/{p.parent.name}/{p.name} 0" for p in sorted((domainnet / domain).rglob("*.jpg"))]
+        lines = [
+            f"{domain}/{p.parent.name}/{p.name} 0" for p in sorted((domainnet / domain).rglob("*.jpg"))
+        ]
         (domainnet / f"{domain}_train.txt").write_text("\n".join(lines[::2]) + "\n")
         (domainnet / f"{domain}_test.txt").write_text("\n".join(lines[1::2]) + "\n")
     assert data.read("domainnet", domainnet).digest == by_folder.digest
     (domainnet / "real_test.txt").write_text("class00/1.jpg 3\n")
-    with pytest.raises(Error, match=r"real_test\.txt, line 1: .* should read domain/class/file\.jpg NUMBER"):
+    with pytest.raises(
+        Error, match=r"real_test\.txt, line 1: .* should read domain/class/file\.jpg NUMBER"
+    ):
         data.read("domainnet", domainnet)
 
 
@@ -136,7 +144,11 @@ def test_pacs_is_domains_of_classes(tmp_path: Path) -> None:
         for name in ("dog", "guitar"):
             picture(tmp_path / "pacs" / domain / name / "pic.webp", 9)
     found = data.read("pacs", tmp_path)
-    assert (found.classes, found.y.tolist(), found.defaults.partition) == (("dog", "guitar"), [0, 1, 0, 1], "domain")
+    assert (found.classes, found.y.tolist(), found.defaults.partition) == (
+        ("dog", "guitar"),
+        [0, 1, 0, 1],
+        "domain",
+    )
     assert data.read("pacs", tmp_path, size=32).shape == (3, 32, 32)
 
 

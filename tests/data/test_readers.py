@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pfedsim import data
-from pfedsim.data import cifar10
 from pfedsim.data.dataset import DataSet
+from pfedsim.data.readers import cifar10
 from pfedsim.errors import Error
 
 SIZE = 10_000 * 3073
@@ -27,12 +27,24 @@ def test_digits_are_the_real_ones_each_pixel_a_square() -> None:
     assert digits.mean[0] == pytest.approx((digits.x / 255).mean(), abs=1e-4)
     assert digits.std[0] == pytest.approx((digits.x / 255).std(), abs=1e-4)
     d = digits.defaults
-    assert (d.clients, d.partition, d.alpha, d.minimum, d.join, d.rounds) == (20, "dirichlet", 0.1, 10, 0.5, 20)
+    assert (d.clients, d.partition, d.alpha, d.minimum, d.join, d.rounds) == (
+        20,
+        "dirichlet",
+        0.1,
+        10,
+        0.5,
+        20,
+    )
 
 
 def test_images_have_ordinary_strides_so_that_torch_takes_one_path_for_them(tmp_path: Path) -> None:
     grey = npz(tmp_path, x=np.zeros((4, 5, 6), np.uint8), y=Y)
-    assert data.read("digits").x.strides == (1024, 1024, 32, 1)  # a channel of stride 0 looks like channels last: other bits
+    assert data.read("digits").x.strides == (
+        1024,
+        1024,
+        32,
+        1,
+    )  # a channel of stride 0 looks like channels last: other bits
     assert grey.x.strides == (30, 30, 6, 1)
 
 
@@ -46,7 +58,14 @@ def test_the_digest_sees_every_pixel_label_and_constant() -> None:
     pixel, label = x.copy(), y.copy()
     pixel[3, 0, 1, 1] += 1
     label[5] = 0
-    others = [made(x=pixel), made(y=label), made(mean=(0.4,)), made(std=(2.0,)), made(client=y), made(x=x.reshape(6, 1, 1, 4))]
+    others = [
+        made(x=pixel),
+        made(y=label),
+        made(mean=(0.4,)),
+        made(std=(2.0,)),
+        made(client=y),
+        made(x=x.reshape(6, 1, 1, 4)),
+    ]
     assert made() == made(name="other", x=np.asfortranarray(x))
     assert len({made(), *others}) == 1 + len(others)
 
@@ -147,7 +166,13 @@ def test_words_as_labels_and_names_of_classes(tmp_path: Path) -> None:
 
 
 def test_a_client_column_becomes_the_partition(tmp_path: Path) -> None:
-    found = npz(tmp_path, x=np.zeros((4, 2)), y=Y, client=np.array(["b", "a", "b", "a"]), domain=np.array([0, 0, 1, 1]))
+    found = npz(
+        tmp_path,
+        x=np.zeros((4, 2)),
+        y=Y,
+        client=np.array(["b", "a", "b", "a"]),
+        domain=np.array([0, 0, 1, 1]),
+    )
     assert found.defaults.partition == "given"
     assert found.client is not None
     assert found.client.tolist() == ["b", "a", "b", "a"]
@@ -171,9 +196,15 @@ def test_own_constants(tmp_path: Path) -> None:
         ({"x": np.zeros((4, 2)), "y": np.zeros((4, 2), int)}, "one label per sample"),
         ({"x": np.zeros((4, 2)), "y": Y - 1}, "labels run from -1"),
         ({"x": np.zeros((4, 2)), "y": Y / 2}, "whole numbers from 0 or words"),
-        ({"x": np.zeros((4, 2)), "y": Y, "classes": np.array(["a", "b"])}, "one for each label from 0 to 2"),
+        (
+            {"x": np.zeros((4, 2)), "y": Y, "classes": np.array(["a", "b"])},
+            "one for each label from 0 to 2",
+        ),
         ({"x": np.array(["a", "b"]), "y": Y[:2]}, "must hold numbers"),
-        ({"x": np.zeros((4, 2)), "y": Y, "client": np.array([1, 2])}, "one entry for each of the 4 samples"),
+        (
+            {"x": np.zeros((4, 2)), "y": Y, "client": np.array([1, 2])},
+            "one entry for each of the 4 samples",
+        ),
         ({"x": np.zeros((0, 2)), "y": Y[:0]}, "holds no sample"),
         ({"x": np.array([{}, {}], dtype=object), "y": Y[:2]}, "is not a whole .npz file"),
     ],

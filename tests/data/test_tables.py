@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from pfedsim import data
-from pfedsim.data import tables
 from pfedsim.data.dataset import DataSet
+from pfedsim.data.federation import ClientData, Federation
 from pfedsim.data.partition import Partition, Split
+from pfedsim.data.readers import tables
 from pfedsim.errors import Error
-from pfedsim.federation import Federation, Samples
 
 CSV = "age,site,outcome,dose,label\n50,b,x,1.5,ill\n60,a,y,2.5,well\n70,b,z,,ill\n"
 
@@ -48,7 +48,10 @@ def test_a_column_named_client_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ["", "?", "NA", "nan", "NULL", " "])
 def test_missing_cells_are_refused_unless_asked(tmp_path: Path, word: str) -> None:
     text = f"a,b,label\n1,2,0\n3,{word},1\n"
-    with pytest.raises(Error, match=r"mine\.csv, row 2: column 'b' is empty; fill it in, or let `pfedsim data add --missing mean`"):
+    with pytest.raises(
+        Error,
+        match=r"mine\.csv, row 2: column 'b' is empty; fill it in, or let `pfedsim data add --missing mean`",
+    ):
         table(tmp_path, text)
     assert np.isnan(table(tmp_path, text, missing="mean").x).sum() == 1
 
@@ -56,7 +59,11 @@ def test_missing_cells_are_refused_unless_asked(tmp_path: Path, word: str) -> No
 @pytest.mark.parametrize(
     ("text", "options", "says"),
     [
-        (CSV, {"label": "lable"}, "has no column 'lable' (--label of `pfedsim data add`); did you mean 'label'?"),
+        (
+            CSV,
+            {"label": "lable"},
+            "has no column 'lable' (--label of `pfedsim data add`); did you mean 'label'?",
+        ),
         ("a,b\n1,2\n", {}, "has no column 'label' (--label of `pfedsim data add`); known are a, b"),
         (CSV, {"client": "hospital"}, "has no column 'hospital' (--client of `pfedsim data add`)"),
         (CSV, {"drop": ["nosuch"]}, "has no column 'nosuch' (--drop of `pfedsim data add`)"),
@@ -71,7 +78,9 @@ def test_missing_cells_are_refused_unless_asked(tmp_path: Path, word: str) -> No
         ("a,label\n1,Ill\n2,ill\n", {}, "classes 'Ill' and 'ill' differ only in case"),
     ],
 )
-def test_tables_that_make_no_sense_are_refused(tmp_path: Path, text: str, options: dict[str, object], says: str) -> None:
+def test_tables_that_make_no_sense_are_refused(
+    tmp_path: Path, text: str, options: dict[str, object], says: str
+) -> None:
     with pytest.raises(Error) as caught:
         table(tmp_path, text, **options)
     assert says in str(caught.value)
@@ -102,7 +111,12 @@ def test_parquet_gives_the_same_as_csv(tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    columns = {"age": [50, 60, 70], "site": ["b", "a", "b"], "dose": [1.5, 2.5, None], "label": ["ill", "well", "ill"]}
+    columns = {
+        "age": [50, 60, 70],
+        "site": ["b", "a", "b"],
+        "dose": [1.5, 2.5, None],
+        "label": ["ill", "well", "ill"],
+    }
     parquet.write_table(arrow.table(columns), tmp_path / "t.parquet")
     mine = tables.read(tmp_path / "t.parquet", client="site", missing="mean")
     assert mine.digest == table(tmp_path, client="site", drop=["outcome"], missing="mean").digest
@@ -114,7 +128,7 @@ def test_parquet_gives_the_same_as_csv(tmp_path: Path) -> None:
 
 
 def test_signals_may_have_gaps_too(tmp_path: Path) -> None:
-    from pfedsim.data import npz
+    from pfedsim.data.readers import npz
 
     x = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
     x[1, 0, 2] = np.nan
@@ -131,21 +145,33 @@ def test_signals_may_have_gaps_too(tmp_path: Path) -> None:
 
 def test_a_client_fills_gaps_with_its_own_train_parts_mean() -> None:
     gap = np.nan
-    x = np.array([[1, 10], [3, gap], [gap, 30], [100, 200], [gap, gap], [7, gap], [9, gap], [gap, gap]], np.float32)
+    x = np.array(
+        [[1, 10], [3, gap], [gap, 30], [100, 200], [gap, gap], [7, gap], [9, gap], [gap, gap]], np.float32
+    )
     dataset = DataSet("t", x, np.array([0, 1] * 4), ("a", "b"), (5.0, 70.0), (1.0, 1.0))
     splits = (Split(np.array([0, 1, 2]), np.array([3, 4])), Split(np.array([5, 6]), np.array([7])))
-    samples = Samples(Federation(dataset, Partition(splits, {}, dataset.digest)))
+    samples = ClientData(Federation(dataset, Partition(splits, {}, dataset.digest)))
     assert samples.part(0, "train")[0].tolist() == [[1, 10], [3, 20], [2, 30]]
-    assert samples.part(0, "test")[0].tolist() == [[100, 200], [2, 20]]  # by the train part's means, not the test part's
+    assert samples.part(0, "test")[0].tolist() == [
+        [100, 200],
+        [2, 20],
+    ]  # by the train part's means, not the test part's
     assert samples.part(1, "test")[0].tolist() == [[8, 70]]  # no value of its own: the set's mean
     assert samples.part(0, "validation", 0.34)[0].tolist() == [[1, 10]]
-    assert samples.part(0, "train", 0.34)[0].tolist() == [[3, 30], [3, 30]]  # what is held back does not count
+    assert samples.part(0, "train", 0.34)[0].tolist() == [
+        [3, 30],
+        [3, 30],
+    ]  # what is held back does not count
     assert np.isnan(dataset.x).sum() == 8  # the data stay as they are
 
 
 def test_data_without_gaps_are_handed_out_as_they_are() -> None:
-    dataset = DataSet("t", np.ones((2, 3), np.float32), np.array([0, 1]), ("a", "b"), (0.0,) * 3, (1.0,) * 3)
-    samples = Samples(Federation(dataset, Partition((Split(np.array([0]), np.array([1])),), {}, dataset.digest)))
+    dataset = DataSet(
+        "t", np.ones((2, 3), np.float32), np.array([0, 1]), ("a", "b"), (0.0,) * 3, (1.0,) * 3
+    )
+    samples = ClientData(
+        Federation(dataset, Partition((Split(np.array([0]), np.array([1])),), {}, dataset.digest))
+    )
     assert samples.fill(0) is None
 
 

@@ -1,4 +1,5 @@
-"""Clients that drop out or come late, for every method: nobody else's bits change, and bytes are counted as they were spent."""
+"""Clients that drop out or come late, for every method: nobody else's bits change, and bytes are counted as
+they were spent."""
 
 from __future__ import annotations
 
@@ -9,16 +10,16 @@ import pytest
 import small
 import torch
 
-from pfedsim.conformance import session as images
+from pfedsim.core.server import Round, run_rounds
+from pfedsim.core.settings import Dropouts
+from pfedsim.dev.conformance import session as images
 from pfedsim.engines.dropouts import LATE, NEVER, Dropping
 from pfedsim.engines.pool import Pool
 from pfedsim.errors import Error, Notice
 from pfedsim.methods import METHODS, parse
 from pfedsim.runs.config import check
-from pfedsim.runs.session import Session, one_thread
+from pfedsim.runs.setup import Session, one_thread
 from pfedsim.runs.state import to_tensors
-from pfedsim.server import Round, run_rounds
-from pfedsim.settings import Dropouts
 
 
 def rounds(s: Session, dropouts: Dropouts | None = None) -> list[Round]:
@@ -30,12 +31,15 @@ def rounds(s: Session, dropouts: Dropouts | None = None) -> list[Round]:
 
 def same(a: Round, b: Round) -> bool:
     x, y = to_tensors(a.state), to_tensors(b.state)
-    return x.keys() == y.keys() and all(x[k].equal(y[k]) or x[k].nan_to_num(9.0).equal(y[k].nan_to_num(9.0)) for k in x)
+    return x.keys() == y.keys() and all(
+        x[k].equal(y[k]) or x[k].nan_to_num(9.0).equal(y[k].nan_to_num(9.0)) for k in x
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_dropped_client_disturbs_no_others_bits(name: str) -> None:
-    """Client 2 never answers, or always late: the others end as if it had not been asked at all. And the round goes on."""
+    """Client 2 never answers, or always late: the others end as if it had not been asked at all. And the
+    round goes on."""
     s = images(parse(name), join=1.0, rounds=4)
     never, late = rounds(s, Dropouts(never_clients=(2,))), rounds(s, Dropouts(late_clients=(2,)))
     assert len(never) == len(late) == 4
@@ -48,7 +52,9 @@ def test_a_dropped_client_disturbs_no_others_bits(name: str) -> None:
         assert {e["event"] for e in b.events} == {LATE}
         assert a.traffic[2][1] == 0
         assert b.traffic[2][0] == a.traffic[2][0]
-        assert b.traffic[2][1] >= b.traffic[3][1]  # a late reply was sent all the same; some methods ask again
+        assert (
+            b.traffic[2][1] >= b.traffic[3][1]
+        )  # a late reply was sent all the same; some methods ask again
     without = replace(s, schedule=[[i for i in sampled if i != 2] for sampled in s.schedule])
     if name != "fedap":  # which asks all clients for their statistics, client 2 too
         for a, b in zip(never, rounds(without), strict=True):
@@ -67,10 +73,12 @@ def test_shares_are_drawn_by_address() -> None:
     by_round = [frozenset(e["client"] for e in r.events) for r in found]
     assert len(set(by_round)) == 5
     gone = {(e["round"], e["client"]) for r in found for e in r.events}
-    fewer = replace(s, schedule=[sampled[:20] for sampled in s.schedule])  # who else was asked makes no difference
-    assert {(e["round"], e["client"]) for r in rounds(fewer, Dropouts(never=0.25, late=0.25)) for e in r.events} == {
-        (r, c) for r, c in gone if c in fewer.schedule[r]
-    }
+    fewer = replace(
+        s, schedule=[sampled[:20] for sampled in s.schedule]
+    )  # who else was asked makes no difference
+    assert {
+        (e["round"], e["client"]) for r in rounds(fewer, Dropouts(never=0.25, late=0.25)) for e in r.events
+    } == {(r, c) for r, c in gone if c in fewer.schedule[r]}
     everyone = rounds(s, Dropouts(never=1.0))
     start = s.begin().server.model
     for round in everyone:
@@ -97,7 +105,7 @@ def test_what_cannot_be_asked_for() -> None:
 
 
 def test_scores_are_of_all_clients() -> None:
-    from pfedsim.scoring import score
+    from pfedsim.core.scoring import score
 
     s = small.session()
     engine = Dropping(s.engine, Dropouts(never=1.0), 0)

@@ -10,36 +10,49 @@ import pytest
 import small
 
 import pfedsim
-from pfedsim.client import run_client
+from pfedsim.core.client import run_client
+from pfedsim.core.job import Work, Worker
+from pfedsim.core.method import Memory, Message, Method
+from pfedsim.core.server import Absent, run_rounds
+from pfedsim.data.federation import Federation
 from pfedsim.engines.pool import Pool
 from pfedsim.engines.serial import Serial
 from pfedsim.errors import HookError
-from pfedsim.federation import Federation
-from pfedsim.job import Site, Work
-from pfedsim.method import Client, Message, Method
-from pfedsim.server import Absent, run_rounds
 
 MAY_DIFFER = {"timings.jsonl", "manifest.json"}
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name not in MAY_DIFFER}
+    return {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in folder.rglob("*")
+        if p.is_file() and p.name not in MAY_DIFFER
+    }
 
 
 @pytest.mark.parametrize("backend", ["torch", "auto"])
 @pytest.mark.parametrize("method", ["pfedsim", "fedgen", "fedfomo", "fedap"])
-def test_one_and_three_workers_write_the_same_bytes(digits: Federation, tmp_path: Path, method: str, backend: str) -> None:
-    words = {"rounds": 3, "epochs": 1, "join": 0.7, "local_steps": 2, "backend": backend, "score": {"every": 1}}
+def test_one_and_three_workers_write_the_same_bytes(
+    digits: Federation, tmp_path: Path, method: str, backend: str
+) -> None:
+    words = {
+        "rounds": 3,
+        "epochs": 1,
+        "join": 0.7,
+        "local_steps": 2,
+        "backend": backend,
+        "score": {"every": 1},
+    }
     for workers in (1, 3):
         pfedsim.train(digits, method, tmp_path / str(workers), workers=workers, **words)
     assert files(tmp_path / "1") == files(tmp_path / "3")
 
 
 def _works(s, count: int = 4) -> list[Work]:
-    return [Work(i, 0, Message("train", s.fed.initial), Client(), "train") for i in range(count)]
+    return [Work(i, 0, Message("train", s.fed.initial), Memory(), "train") for i in range(count)]
 
 
-def _die_once(site: Site, work: Work, folder: str) -> int:
+def _die_once(site: Worker, work: Work, folder: str) -> int:
     """Kills its worker at client 1's first try, and at each of client 2's."""
     mark = Path(folder) / f"{work.client}"
     if work.client == 2 or (work.client == 1 and not mark.exists()):
@@ -98,12 +111,14 @@ def test_a_hook_that_fails_in_a_worker_is_named() -> None:
     s = small.session(Broken())
     with (
         Pool(small.site(s), 2) as pool,
-        pytest.raises(HookError, match=r"Broken.begin failed for client \d in round 0: ValueError: no start"),
+        pytest.raises(
+            HookError, match=r"Broken.begin failed for client \d in round 0: ValueError: no start"
+        ),
     ):
         list(pool.map(run_client, _works(s)))
 
 
-def _named(site: Site, work: Work, wave: int) -> tuple[int, int]:
+def _named(site: Worker, work: Work, wave: int) -> tuple[int, int]:
     return wave, work.client
 
 

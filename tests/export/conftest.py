@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import pfedsim
-from pfedsim.federation import Federation
-from pfedsim.runs.folder import Run
+from pfedsim.data.federation import Federation
+from pfedsim.runs.reader import Run
 
 NET = """from torch import nn
 
@@ -26,7 +26,9 @@ class Net(nn.Module):
 
 @pytest.fixture(scope="session")
 def done(digits: Federation, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return pfedsim.train(digits, "pfedsim", tmp_path_factory.mktemp("export") / "run", rounds=4, epochs=2, join=1.0)
+    return pfedsim.train(
+        digits, "pfedsim", tmp_path_factory.mktemp("export") / "run", rounds=4, epochs=2, join=1.0
+    )
 
 
 @pytest.fixture(scope="session")
@@ -36,10 +38,17 @@ def wards(tmp_path_factory: pytest.TempPathFactory) -> Run:
     draw = np.random.default_rng(0)
     y = draw.integers(0, 3, 180)
     x = draw.normal(size=(180, 6)) * 30 + 40 * y[:, None]
-    np.savez(folder / "wards.npz", x=x, y=np.array(["ill", "well", "zoster"])[y], client=np.repeat(["a", "b", "c"], 60))
+    np.savez(
+        folder / "wards.npz",
+        x=x,
+        y=np.array(["ill", "well", "zoster"])[y],
+        client=np.repeat(["a", "b", "c"], 60),
+    )
     (folder / "net.py").write_text(NET)
     federation = pfedsim.federate(str(folder / "wards.npz"))
-    return pfedsim.train(federation, "fedper", folder / "run", model=f"{folder / 'net.py'}:Net", rounds=4, epochs=2)
+    return pfedsim.train(
+        federation, "fedper", folder / "run", model=f"{folder / 'net.py'}:Net", rounds=4, epochs=2
+    )
 
 
 @pytest.fixture(scope="session")

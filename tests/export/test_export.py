@@ -1,4 +1,5 @@
-"""An export stands on its own: it predicts as the run reported, and what is not whole or not its own is refused by name."""
+"""An export stands on its own: it predicts as the run reported, and what is not whole or not its own is
+refused by name."""
 
 from __future__ import annotations
 
@@ -16,16 +17,18 @@ from safetensors.torch import load_file, save_file
 
 import pfedsim
 from pfedsim import Error
+from pfedsim.data.federation import Federation
 from pfedsim.export.write import export, held
-from pfedsim.federation import Federation
-from pfedsim.runs.folder import Run
+from pfedsim.runs.reader import Run
 
 
 def accuracy(run: Run, client: int, metric: str = "accuracy") -> float:
     return run.client_values(metric)[client]
 
 
-def test_every_clients_export_scores_exactly_as_the_run_reported(done: Run, digits: Federation, tmp_path: Path) -> None:
+def test_every_clients_export_scores_exactly_as_the_run_reported(
+    done: Run, digits: Federation, tmp_path: Path
+) -> None:
     for client, split in enumerate(digits.partition.clients):
         model = pfedsim.load(export(done, client, tmp_path / str(client)))
         named = np.array(model.predict(digits.data.x[split.test]))
@@ -37,12 +40,24 @@ def test_every_clients_export_scores_exactly_as_the_run_reported(done: Run, digi
 
 
 def test_what_an_export_holds(done: Run, digits: Federation, exported: Path) -> None:
-    assert {p.name for p in exported.iterdir()} == {"README.md", "config.json", "model.safetensors", "samples.npz"}
+    assert {p.name for p in exported.iterdir()} == {
+        "README.md",
+        "config.json",
+        "model.safetensors",
+        "samples.npz",
+    }
     config = json.loads((exported / "config.json").read_text())
     assert config["network"] == "lenet5"
     assert config["arguments"] == {"shape": [1, 32, 32], "classes": 10}
     assert config["classes"] == list("0123456789")
-    assert config["input"] == {"shape": [1, 32, 32], "dtype": "uint8", "mean": [0.3053], "std": [0.3759], "fill": None, "columns": None}
+    assert config["input"] == {
+        "shape": [1, 32, 32],
+        "dtype": "uint8",
+        "mean": [0.3053],
+        "std": [0.3759],
+        "fill": None,
+        "columns": None,
+    }
     assert config["run"]["client"] == 3
     assert config["run"]["data_digest"] == digits.data.digest
     assert config["run"]["models_digest"] == done.summary["models_digest"]
@@ -101,14 +116,18 @@ def test_the_programs_run_without_pfedsim(done: Run, digits: Federation, tmp_pat
         right = model.module(model.inputs(x)).numpy()
     close = 1e-5 * max(1, np.abs(right).max())
     for kind in ("onnx", "pt2"):
-        subprocess.run([sys.executable, "-I", "-c", ALONE, kind, str(tmp_path / "scores.npz")], cwd=out, check=True)
+        subprocess.run(
+            [sys.executable, "-I", "-c", ALONE, kind, str(tmp_path / "scores.npz")], cwd=out, check=True
+        )
         with np.load(tmp_path / "scores.npz") as scores:
             for name, part in (("all", right), ("one", right[:1]), ("seven", right[:7])):
                 assert np.abs(scores[name] - part).max() <= close
             assert (scores["all"].argmax(1) == digits.data.y[test]).mean() == accuracy(done, 3)
         assert 0 <= config["checked"][f"model.{kind}"] <= close
     for path in out.iterdir():
-        assert str(Path(pfedsim.__file__).parent).encode() not in path.read_bytes(), f"{path.name} names this machine's folders"
+        assert str(Path(pfedsim.__file__).parent).encode() not in path.read_bytes(), (
+            f"{path.name} names this machine's folders"
+        )
     assert pfedsim.load(out).scores(x).numpy() == pytest.approx(right)
     (out / "model.onnx").write_bytes((out / "model.pt2").read_bytes())
     with pytest.raises(Error, match=r"model\.onnx is not the file that config\.json speaks of"):
@@ -146,7 +165,9 @@ def test_a_truncated_file_is_refused_by_name(exported: Path, tmp_path: Path) -> 
     folder = copy(exported, tmp_path)
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
-    with pytest.raises(Error, match=r"model\.safetensors is not the file that config\.json speaks of .*cut short"):
+    with pytest.raises(
+        Error, match=r"model\.safetensors is not the file that config\.json speaks of .*cut short"
+    ):
         pfedsim.load(folder)
     (folder / "model.safetensors").unlink()
     with pytest.raises(Error, match=r"is not whole: model\.safetensors is missing"):
@@ -181,9 +202,15 @@ def test_a_foreign_folder_is_refused_by_name(tmp_path: Path, config: str, says: 
 def test_a_config_that_does_not_fit_its_tensors_is_refused_by_name(exported: Path, tmp_path: Path) -> None:
     folder = copy(exported, tmp_path)
     edit(folder, classes=list("012"))
-    with pytest.raises(Error, match=r"cannot be rebuilt: .*'classifier.weight' is .*\(10, 84\), expected .*\(3, 84\)"):
+    with pytest.raises(
+        Error, match=r"cannot be rebuilt: .*'classifier.weight' is .*\(10, 84\), expected .*\(3, 84\)"
+    ):
         pfedsim.load(folder)
-    edit(folder, classes=list("0123456789"), input={"shape": [1, 32, 32], "dtype": "uint8", "mean": [0.1, 0.2], "std": [1, 1]})
+    edit(
+        folder,
+        classes=list("0123456789"),
+        input={"shape": [1, 32, 32], "dtype": "uint8", "mean": [0.1, 0.2], "std": [1, 1]},
+    )
     with pytest.raises(Error, match=r"config\.json is not of .*mean and std must hold one number"):
         pfedsim.load(folder)
     shutil.copy(exported / "config.json", folder)
@@ -202,7 +229,13 @@ def test_tensors_of_another_network_are_refused_by_name(exported: Path, tmp_path
     tensors["stranger"] = torch.zeros(3)
     save_file(tensors, folder / "model.safetensors")
     files = json.loads((folder / "config.json").read_text())["files"]
-    edit(folder, files={**files, "model.safetensors": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()})
+    edit(
+        folder,
+        files={
+            **files,
+            "model.safetensors": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
+        },
+    )
     with pytest.raises(Error, match="'stranger' is not one of its tensors"):
         pfedsim.load(folder)
 
@@ -217,13 +250,26 @@ def test_what_cannot_be_exported_leaves_nothing(done: Run, tmp_path: Path) -> No
     assert [p.name for p in tmp_path.rglob("*")] == ["full", "thesis.tex"]
 
 
-def test_a_network_that_torch_cannot_trace_is_said_in_one_sentence(digits: Federation, tmp_path: Path) -> None:
+def test_a_network_that_torch_cannot_trace_is_said_in_one_sentence(
+    digits: Federation, tmp_path: Path
+) -> None:
     (tmp_path / "odd.py").write_text(
-        "import torch\nfrom torch import nn\n\nclass Odd(nn.Module):\n    def __init__(self, classes):\n        super().__init__()\n"
-        "        self.flat, self.classifier = nn.Flatten(), nn.Linear(1024, classes)\n\n    def forward(self, x):\n"
-        "        return self.classifier(self.flat(x)) if float(x.detach().mean()) > -99 else self.classifier(self.flat(-x))\n"
+        "import torch\nfrom torch import nn\n\nclass Odd(nn.Module):\n    def __init__(self, "
+        "classes):\n        super().__init__()\n"
+        "        self.flat, self.classifier = nn.Flatten(), nn.Linear(1024, classes)\n\n    def "
+        "forward(self, x):\n"
+        "        return self.classifier(self.flat(x)) if float(x.detach().mean()) > -99 else "
+        "self.classifier(self.flat(-x))\n"
     )
-    run = pfedsim.train(digits, "fedavg", tmp_path / "run", model=f"{tmp_path / 'odd.py'}:Odd", rounds=1, epochs=1, backend="torch")
+    run = pfedsim.train(
+        digits,
+        "fedavg",
+        tmp_path / "run",
+        model=f"{tmp_path / 'odd.py'}:Odd",
+        rounds=1,
+        epochs=1,
+        backend="torch",
+    )
     with pytest.raises(Error, match=r"this network cannot be written as torch\.export") as refused:
         export(run, 0, tmp_path / "out", federation=digits, pt2=True)
     assert "\n" not in str(refused.value)

@@ -1,4 +1,5 @@
-"""Pushing to a model hub, by the hub's own library, to a server on this machine that writes what it gets into a folder."""
+"""Pushing to a model hub, by the hub's own library, to a server on this machine that writes what it gets
+into a folder."""
 
 from __future__ import annotations
 
@@ -39,9 +40,14 @@ def hub(tmp_path: Path) -> Iterator[tuple[str, Path, list[dict[str, Any]]]]:
                 self.answer({"error": "Invalid credentials"}, 401)
             elif self.path == "/api/repos/create":
                 made.append(json.loads(body))
-                self.answer({"url": f"http://127.0.0.1/{made[-1].get('organization', 'me')}/{made[-1]['name']}"})
+                self.answer(
+                    {"url": f"http://127.0.0.1/{made[-1].get('organization', 'me')}/{made[-1]['name']}"}
+                )
             elif self.path.endswith("/preupload/main"):
-                files = [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in json.loads(body)["files"]]
+                files = [
+                    {"path": f["path"], "uploadMode": "regular", "shouldIgnore": False}
+                    for f in json.loads(body)["files"]
+                ]
                 self.answer({"files": files})
             elif "/commit/" in self.path:
                 for line in map(json.loads, body.decode().splitlines()):
@@ -49,7 +55,13 @@ def hub(tmp_path: Path) -> Iterator[tuple[str, Path, list[dict[str, Any]]]]:
                         path = folder / line["value"]["path"]
                         path.parent.mkdir(parents=True, exist_ok=True)
                         path.write_bytes(base64.b64decode(line["value"]["content"]))
-                self.answer({"commitUrl": f"http://{self.headers['Host']}/clinic/ward-3/commit/1", "commitOid": "1" * 40, "success": True})
+                self.answer(
+                    {
+                        "commitUrl": f"http://{self.headers['Host']}/clinic/ward-3/commit/1",
+                        "commitOid": "1" * 40,
+                        "success": True,
+                    }
+                )
             else:
                 self.answer({"valid": True})
 

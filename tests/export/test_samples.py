@@ -1,4 +1,5 @@
-"""What people hand to a model: pictures, folders, tables, arrays; and one sentence for what it cannot take."""
+"""What people hand to a model: pictures, folders, tables, arrays; and one sentence for what it cannot
+take."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from PIL import Image
 import pfedsim
 from pfedsim import ClientModel, Error
 from pfedsim.data.dataset import DataSet
+from pfedsim.data.federation import Federation
 from pfedsim.export.samples import picture, read
 from pfedsim.export.write import export, held
-from pfedsim.federation import Federation
 from pfedsim.report.run_page import run_page
-from pfedsim.runs.folder import Run
+from pfedsim.runs.reader import Run
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +54,12 @@ def test_pictures_of_the_clients_test_part_score_exactly_as_the_run_reported(
     assert (named == digits.data.y[test].astype(str)).mean() == done.client_values()[3]
 
 
-def test_pictures_of_every_kind_become_the_models_channels(colour: ClientModel, grey: ClientModel, tmp_path: Path) -> None:
-    pixels = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255]], [[10, 20, 30], [9, 9, 9], [0, 0, 0]]], dtype=np.uint8)
+def test_pictures_of_every_kind_become_the_models_channels(
+    colour: ClientModel, grey: ClientModel, tmp_path: Path
+) -> None:
+    pixels = np.array(
+        [[[255, 0, 0], [0, 255, 0], [0, 0, 255]], [[10, 20, 30], [9, 9, 9], [0, 0, 0]]], dtype=np.uint8
+    )
     image = Image.fromarray(pixels)
     right = pixels.transpose(2, 0, 1)
     for name, made in (
@@ -74,7 +79,11 @@ def test_pictures_of_every_kind_become_the_models_channels(colour: ClientModel, 
     clear = image.convert("RGBA")
     clear.putpixel((1, 0), (7, 7, 7, 0))
     clear.save(tmp_path / "clear.png")
-    assert picture(colour, tmp_path / "clear.png")[:, 0].tolist() == [[255, 255, 0], [0, 255, 0], [0, 255, 255]]
+    assert picture(colour, tmp_path / "clear.png")[:, 0].tolist() == [
+        [255, 255, 0],
+        [0, 255, 0],
+        [0, 255, 255],
+    ]
     Image.fromarray(np.array([[0, 257, 65535], [514, 300, 0]], np.uint16)).save(tmp_path / "deep.png")
     assert picture(colour, tmp_path / "deep.png")[0].tolist() == [[0, 1, 255], [2, 1, 0]]
     whole = Image.fromarray(np.full((32, 32, 3), 200, np.uint8))
@@ -85,7 +94,9 @@ def test_pictures_of_every_kind_become_the_models_channels(colour: ClientModel, 
     assert picture(grey, content).shape == (1, 32, 32)
 
 
-def test_pictures_that_do_not_fit_get_one_sentence(grey: ClientModel, table: ClientModel, tmp_path: Path) -> None:
+def test_pictures_that_do_not_fit_get_one_sentence(
+    grey: ClientModel, table: ClientModel, tmp_path: Path
+) -> None:
     Image.fromarray(np.zeros((20, 30), np.uint8)).save(tmp_path / "small.png")
     with pytest.raises(Error, match=r"small\.png is 30 x 20 pixels; this model takes 32 x 32"):
         read(grey, [tmp_path / "small.png"])
@@ -141,13 +152,17 @@ def test_a_table_scores_exactly_as_the_run_reported(table: ClientModel, wards: R
         ("", "holds no row of numbers"),
     ],
 )
-def test_tables_that_do_not_fit_get_one_sentence(table: ClientModel, tmp_path: Path, text: str, says: str) -> None:
+def test_tables_that_do_not_fit_get_one_sentence(
+    table: ClientModel, tmp_path: Path, text: str, says: str
+) -> None:
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(Error, match=says):
         read(table, [tmp_path / "t.csv"])
 
 
-def test_arrays_that_do_not_fit_get_one_sentence(grey: ClientModel, table: ClientModel, tmp_path: Path) -> None:
+def test_arrays_that_do_not_fit_get_one_sentence(
+    grey: ClientModel, table: ClientModel, tmp_path: Path
+) -> None:
     def npz(**arrays: object) -> list[Path]:
         np.savez(tmp_path / "a.npz", **arrays)  # type: ignore[arg-type]
         return [tmp_path / "a.npz"]
@@ -173,7 +188,9 @@ def test_bytes_are_numbers_to_a_model_that_never_saw_pixels(table: ClientModel) 
 
 def test_a_missing_value_is_what_stands_for_it_at_the_client(table: ClientModel, tmp_path: Path) -> None:
     mean, std = table.mean.tolist(), table.std.tolist()
-    filling = ClientModel(table.module, table.classes, table.shape, table.dtype, mean, std, fill=[1, 2, 3, 4, 5, 6])
+    filling = ClientModel(
+        table.module, table.classes, table.shape, table.dtype, mean, std, fill=[1, 2, 3, 4, 5, 6]
+    )
     (tmp_path / "gaps.csv").write_text("10,,30,40,50,\n")
     found = read(filling, [tmp_path / "gaps.csv"])
     assert filling.scores(found.x).equal(table.scores(np.array([[10, 2, 30, 40, 50, 6]], np.float32)))
@@ -183,7 +200,16 @@ def test_a_missing_value_is_what_stands_for_it_at_the_client(table: ClientModel,
 
 def named(table: ClientModel, fill: list[float] | None = None) -> ClientModel:
     mean, std = table.mean.tolist(), table.std.tolist()
-    return ClientModel(table.module, table.classes, table.shape, table.dtype, mean, std, fill, columns=["a", "b", "c", "d", "e", "2020"])
+    return ClientModel(
+        table.module,
+        table.classes,
+        table.shape,
+        table.dtype,
+        mean,
+        std,
+        fill,
+        columns=["a", "b", "c", "d", "e", "2020"],
+    )
 
 
 @pytest.mark.parametrize("word", ["", " ? ", "NA", "n/a", "nan", "NULL", "None"])
@@ -203,7 +229,9 @@ def test_columns_are_taken_by_their_names(table: ClientModel, tmp_path: Path) ->
     (tmp_path / "t.csv").write_text("f,e,d,c,b,a\n6,5,4,3,2,1\n")
     with pytest.raises(Error, match="column '2020' is missing; this model takes a, b, c, d, e, 2020"):
         read(named(table), [tmp_path / "t.csv"])
-    six = ClientModel(table.module, table.classes, table.shape, table.dtype, [0.0] * 6, [1.0] * 6, columns=list("abcdef"))
+    six = ClientModel(
+        table.module, table.classes, table.shape, table.dtype, [0.0] * 6, [1.0] * 6, columns=list("abcdef")
+    )
     (tmp_path / "t.csv").write_text("a,b,c,d,e,f,label\n1,2,3,4,5,6,7\n")
     with pytest.raises(Error, match="column 'label' is not one of the model's; this model takes a, b"):
         read(six, [tmp_path / "t.csv"])
@@ -211,9 +239,15 @@ def test_columns_are_taken_by_their_names(table: ClientModel, tmp_path: Path) ->
 
 def test_an_export_knows_the_columns_names_and_its_clients_own(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
-    rows = [f"{a},{b},{'none' if a < b else 'some'},{site}" for site in (10, 9) for a, b in draw.integers(0, 9, (40, 2))]
+    rows = [
+        f"{a},{b},{'none' if a < b else 'some'},{site}"
+        for site in (10, 9)
+        for a, b in draw.integers(0, 9, (40, 2))
+    ]
     (tmp_path / "t.csv").write_text("\n".join(["age,pulse,label,client", *rows]))
-    run = pfedsim.train(pfedsim.federate(str(tmp_path / "t.csv")), "local", tmp_path / "run", rounds=1, epochs=1)
+    run = pfedsim.train(
+        pfedsim.federate(str(tmp_path / "t.csv")), "local", tmp_path / "run", rounds=1, epochs=1
+    )
     out = export(run, 1, tmp_path / "out")
     assert pfedsim.load(out).columns == ("age", "pulse")
     assert json.loads((out / "config.json").read_text())["run"]["name"] == "10"  # after 9
@@ -222,13 +256,22 @@ def test_an_export_knows_the_columns_names_and_its_clients_own(tmp_path: Path) -
 
 
 def test_a_set_of_any_name_may_be_given(tmp_path: Path) -> None:
-    mine = DataSet("my own: [1]", np.eye(20, 3, dtype=np.float32), np.arange(20) % 2, ("a", "b"), (0.0,) * 3, (1.0,) * 3)
+    mine = DataSet(
+        "my own: [1]",
+        np.eye(20, 3, dtype=np.float32),
+        np.arange(20) % 2,
+        ("a", "b"),
+        (0.0,) * 3,
+        (1.0,) * 3,
+    )
     federation = pfedsim.federate(mine, clients=2, partition="iid", minimum=2)
     pfedsim.train(federation, "local", tmp_path / "run", model="mlp", rounds=1, epochs=1)
     assert Run(tmp_path / "run").config.data == "my own: [1]"
 
 
-def test_an_export_into_the_working_directory_is_refused(done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_into_the_working_directory_is_refused(
+    done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Error, match=r"\. is the working directory"):
         export(done, 0, Path())

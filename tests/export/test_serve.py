@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 import pfedsim
-from pfedsim.federation import Federation
+from pfedsim.data.federation import Federation
 
 PAGE = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
 
@@ -39,7 +39,11 @@ def test_the_page_serves_a_model(exported: Path, digits: Federation, tmp_path: P
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = subprocess.Popen([sys.executable, "-m", "uvicorn", "serve:app", "--port", str(port)], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "uvicorn", "serve:app", "--port", str(port)],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         address = f"http://127.0.0.1:{port}/predict"
         while server.poll() is None:
@@ -50,7 +54,9 @@ def test_the_page_serves_a_model(exported: Path, digits: Federation, tmp_path: P
                 time.sleep(0.2)
         test = digits.partition.clients[3].test[:3]
         model = pfedsim.load(exported)
-        for x, right in zip(digits.data.x[test], model.probabilities(digits.data.x[test]).tolist(), strict=True):
+        for x, right in zip(
+            digits.data.x[test], model.probabilities(digits.data.x[test]).tolist(), strict=True
+        ):
             answer = httpx.post(address, files={"file": png(x[0])}, timeout=60)
             assert answer.status_code == 200
             assert answer.json() == pytest.approx(dict(zip(model.classes, right, strict=True)), abs=1e-6)

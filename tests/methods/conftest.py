@@ -1,4 +1,5 @@
-"""A small network in float64 whose gradients are plain autograd, and real runs on digits at the level of the loops."""
+"""A small network in float64 whose gradients are plain autograd, and real runs on digits at the level of
+the loops."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from pfedsim.backends.torch import TorchNet
-from pfedsim.federation import Federation
-from pfedsim.job import Batch
-from pfedsim.layout import Layout, layout_of
-from pfedsim.method import Client, Fed, Message, Reply, Start
+from pfedsim.core.job import Batch
+from pfedsim.core.layout import Layout, layout_of
+from pfedsim.core.method import Fed, Memory, Message, Reply, StartingPoint
+from pfedsim.core.server import Round, run_rounds
+from pfedsim.core.settings import Settings
+from pfedsim.data.federation import Federation
 from pfedsim.runs import config
-from pfedsim.runs.session import Session, federate, prepare
-from pfedsim.server import Round, run_rounds
-from pfedsim.settings import Settings
+from pfedsim.runs.setup import Session, federate, prepare
 
 
 @pytest.fixture(autouse=True)
@@ -48,9 +49,9 @@ class SmallJob:
     """What hooks need of a job, in float64, without any of pfedsim's training code."""
 
     fed: Fed
-    start: Start
+    start: StartingPoint
     message: Message
-    memory: Client = field(default_factory=Client)
+    memory: Memory = field(default_factory=Memory)
     client: int = 0
     round: int = 0
     labels: Tensor = field(default_factory=lambda: torch.tensor([0, 1, 2]))
@@ -58,7 +59,9 @@ class SmallJob:
     module: Small = field(default_factory=lambda: Small().double().train())
 
     def scores(self, theta: Tensor, x: Tensor) -> Tensor:
-        named = {k: v.detach().clone() if "running" in k else v for k, v in self.fed.layout.named(theta).items()}
+        named = {
+            k: v.detach().clone() if "running" in k else v for k, v in self.fed.layout.named(theta).items()
+        }
         out: Tensor = functional_call(self.module, named, (x,))
         return out
 
@@ -67,7 +70,10 @@ class SmallJob:
         return z @ named["classifier.weight"].T + named["classifier.bias"]
 
     def grad(self, theta: Tensor, batch: Batch, targets: Tensor | None = None) -> Tensor:
-        return by(theta, lambda t: F.cross_entropy(self.scores(t, batch.x), batch.y if targets is None else targets))
+        return by(
+            theta,
+            lambda t: F.cross_entropy(self.scores(t, batch.x), batch.y if targets is None else targets),
+        )
 
     def head_grad(self, theta: Tensor, z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         by_theta = by(theta, lambda t: F.cross_entropy(self.head(t, z), targets))
@@ -79,8 +85,8 @@ class SmallJob:
     def reply(self, model: Tensor | None, **extra: Tensor) -> Reply:
         return Reply(self.client, float(len(self.labels)), model, extra)
 
-    def remember(self, theta: Tensor, **extra: Tensor) -> Client:
-        return Client(None, extra)
+    def remember(self, theta: Tensor, **extra: Tensor) -> Memory:
+        return Memory(None, extra)
 
 
 def by(theta: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
@@ -116,7 +122,7 @@ def near(layout: Layout, initial: Tensor, seed: int, size: float = 0.5) -> Tenso
 @pytest.fixture
 def small_job(small_fed: Fed) -> SmallJob:
     start = near(small_fed.layout, small_fed.initial, 1)
-    return SmallJob(small_fed, Start(start), Message("train", start))
+    return SmallJob(small_fed, StartingPoint(start), Message("train", start))
 
 
 @pytest.fixture
@@ -144,7 +150,9 @@ def session() -> Callable[..., Session]:
 
     def make(method: str, clients: int = 4, **settings: Any) -> Session:
         words: Mapping[str, Any] = {"rounds": 2, "epochs": 1, "join": 0.5, "batch": 64, **settings}
-        return prepare(config.check({"data": "digits", "method": method, "workers": 1, **words}), digits(clients))
+        return prepare(
+            config.check({"data": "digits", "method": method, "workers": 1, **words}), digits(clients)
+        )
 
     return make
 
@@ -154,6 +162,15 @@ def rounds() -> Callable[..., list[Round]]:
     """All rounds of a session."""
 
     def run(session: Session, engine: Any = None) -> list[Round]:
-        return list(run_rounds(session.method, session.fed, session.kept, engine or session.engine, session.schedule, session.begin()))
+        return list(
+            run_rounds(
+                session.method,
+                session.fed,
+                session.kept,
+                engine or session.engine,
+                session.schedule,
+                session.begin(),
+            )
+        )
 
     return run

@@ -1,4 +1,5 @@
-"""Every option's default, as the papers and the protocol have it, written out; and that options reach what they govern."""
+"""Every option's default, as the papers and the protocol have it, written out; and that options reach what
+they govern."""
 
 import math
 from dataclasses import asdict, replace
@@ -6,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from pfedsim.method import Reply
+from pfedsim.core.method import Reply
 from pfedsim.methods import METHODS, parse
 
 DEFAULTS = {
@@ -15,7 +16,15 @@ DEFAULTS = {
     "fedprox": {"weights": "uniform", "mu": 1.0},
     "feddyn": {"weights": "uniform", "alpha": 0.01, "clip": 10.0},
     "fedgen": {
-        "weights": "samples", "alpha": 10.0, "beta": 10.0, "fade": 0.98, "noise": 32, "hidden": 32, "steps": 5, "batch": 32, "lr": 3e-4,
+        "weights": "samples",
+        "alpha": 10.0,
+        "beta": 10.0,
+        "fade": 0.98,
+        "noise": 32,
+        "hidden": 32,
+        "steps": 5,
+        "batch": 32,
+        "lr": 3e-4,
     },
     "fedbn": {"weights": "samples"},
     "perfedavg": {"weights": "uniform", "alpha": 0.01, "beta": 0.001},
@@ -24,7 +33,7 @@ DEFAULTS = {
     "fedfomo": {"validation": 0.2, "models": 5},
     "fedap": {"weights": "samples", "rho": 0.5, "mu": 0.5},
     "pfedsim": {"rho": 0.5, "warmup": "fedavg", "similarity": "classwise", "own": 1.0},
-}  # fmt: skip
+}
 
 
 def test_every_method_has_its_row():
@@ -37,32 +46,58 @@ def test_defaults_are_the_protocols(name):
 
 
 @pytest.mark.parametrize(
-    ("preset", "form", "own"), [("paper", "classwise", 1.0), ("reference", "mean", 9.210340371976182), ("uniform", "constant", 1.0)]
+    ("preset", "form", "own"),
+    [("paper", "classwise", 1.0), ("reference", "mean", 9.210340371976182), ("uniform", "constant", 1.0)],
 )
 def test_presets_set_form_and_own_weight_and_nothing_else(preset, form, own):
-    assert asdict(parse(f"pfedsim:{preset}")) == {**DEFAULTS["pfedsim"], "similarity": form, "own": pytest.approx(own, rel=1e-12)}
-    assert parse(f"pfedsim:{preset}").second() == type(parse("pfedsim").second())(form, parse(f"pfedsim:{preset}").own)
+    assert asdict(parse(f"pfedsim:{preset}")) == {
+        **DEFAULTS["pfedsim"],
+        "similarity": form,
+        "own": pytest.approx(own, rel=1e-12),
+    }
+    assert parse(f"pfedsim:{preset}").second() == type(parse("pfedsim").second())(
+        form, parse(f"pfedsim:{preset}").own
+    )
 
 
 def replies_of(fed, weights, seed=0):
     """{client: train samples} -> replies with models around the initial one."""
     rng = torch.Generator().manual_seed(seed)
-    return [Reply(i, float(w), fed.initial + torch.randn(fed.layout.size, generator=rng)) for i, w in weights.items()]
+    return [
+        Reply(i, float(w), fed.initial + torch.randn(fed.layout.size, generator=rng))
+        for i, w in weights.items()
+    ]
 
 
 @pytest.mark.parametrize(
     ("spec", "uniform"),
     [
-        ("fedavg", False), ("fedprox", True), ("perfedavg", True), ("fedbn", False), ("fedper", False), ("fedrep", False),
-        ("pfedsim", False), ("fedap", False), ("fedap(weights=uniform)", True), ("fedavg(weights=uniform)", True),
-        ("fedprox(weights=samples)", False), ("pfedsim(warmup=fedprox)", True), ("pfedsim(warmup=fedprox(weights=samples))", False),
+        ("fedavg", False),
+        ("fedprox", True),
+        ("perfedavg", True),
+        ("fedbn", False),
+        ("fedper", False),
+        ("fedrep", False),
+        ("pfedsim", False),
+        ("fedap", False),
+        ("fedap(weights=uniform)", True),
+        ("fedavg(weights=uniform)", True),
+        ("fedprox(weights=samples)", False),
+        ("pfedsim(warmup=fedprox)", True),
+        ("pfedsim(warmup=fedprox(weights=samples))", False),
     ],
-)  # fmt: skip
+)
 def test_the_mean_is_by_samples_or_uniform(small_fed, spec, uniform):
-    """One round of the server, for two-stage methods of the warm-up; norm statistics count by samples either way."""
-    method, fed = parse(spec), replace(small_fed, settings=small_fed.settings.model_copy(update={"epochs": 2}))
+    """One round of the server, for two-stage methods of the warm-up; norm statistics count by samples
+    either way."""
+    method, fed = (
+        parse(spec),
+        replace(small_fed, settings=small_fed.settings.model_copy(update={"epochs": 2})),
+    )
     replies = replies_of(fed, {0: 1, 2: 3, 3: 6})
-    server = method.aggregate(fed, method.init(fed, fed.initial, torch.Generator()), "train", replies, torch.Generator())
+    server = method.aggregate(
+        fed, method.init(fed, fed.initial, torch.Generator()), "train", replies, torch.Generator()
+    )
     first, second, third = (r.model.double() for r in replies)
     by_samples, alike = (first + 3 * second + 6 * third) / 10, (first + second + third) / 3
     expected = torch.where(fed.layout.buffers, by_samples, alike) if uniform else by_samples
@@ -88,7 +123,17 @@ def test_pfedsim_uniform_is_the_plain_mean_of_oneself_and_all_ever_met(small_fed
 
 @pytest.mark.parametrize(
     ("rho", "rounds", "warm"),
-    [(0.29, 100, 29), (0.57, 100, 57), (0.5, 200, 100), (0.5, 5, 2), (0.3, 10, 3), (0.99, 10, 9), (0, 4, 0), (1, 4, 4), (0.1, 5, 0)],
+    [
+        (0.29, 100, 29),
+        (0.57, 100, 57),
+        (0.5, 200, 100),
+        (0.5, 5, 2),
+        (0.3, 10, 3),
+        (0.99, 10, 9),
+        (0, 4, 0),
+        (1, 4, 4),
+        (0.1, 5, 0),
+    ],
 )
 @pytest.mark.parametrize("name", ["pfedsim", "fedap"])
 def test_warm_rounds_are_the_floor_of_rho_times_all(small_fed, name, rho, rounds, warm):
@@ -111,7 +156,12 @@ def distance(a, b, channels):
     """Over the layers, the root of the squared distances of means and deviations."""
     total, at = 0.0, 0
     for c in channels:
-        total += math.sqrt(sum((float(p) - float(q)) ** 2 for p, q in zip(a[at : at + 2 * c], b[at : at + 2 * c], strict=True)))
+        total += math.sqrt(
+            sum(
+                (float(p) - float(q)) ** 2
+                for p, q in zip(a[at : at + 2 * c], b[at : at + 2 * c], strict=True)
+            )
+        )
         at += 2 * c
     return total
 
@@ -121,7 +171,11 @@ def test_fedap_mixes_with_its_mu_end_to_end(session, rounds, spec, mu):
     """Through the real loop: own share mu, the rest by nearness of the statistics that clients gave."""
     made = session(spec, rounds=2)
     server = rounds(made)[-1].state.server
-    statistics, channels, sent = server.extra["statistics"], [c for _, c in made.fed.layout.norms], ~made.kept
+    statistics, channels, sent = (
+        server.extra["statistics"],
+        [c for _, c in made.fed.layout.norms],
+        ~made.kept,
+    )
     for i, message in made.method.send(made.fed, server, range(4), "score").items():
         near = {j: 1 / distance(statistics[i], statistics[j], channels) for j in range(4) if j != i}
         others = sum(w / sum(near.values()) * server.personal[j].double() for j, w in near.items())
@@ -130,7 +184,8 @@ def test_fedap_mixes_with_its_mu_end_to_end(session, rounds, spec, mu):
 
 
 def test_fedap_uniform_warms_up_uniformly_end_to_end(session, rounds):
-    """The common model after the warm-up is the plain mean of what clients sent, and not the mean by samples."""
+    """The common model after the warm-up is the plain mean of what clients sent, and not the mean by
+    samples."""
     made = session("fedap(rho=0.5, weights=uniform)", rounds=2)
     first = rounds(made)[0]
     models, weights = [r.model.double() for r in first.replies], [r.weight for r in first.replies]

@@ -4,12 +4,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pfedsim.job import Job, Work
-from pfedsim.method import Client, Message
+from pfedsim.core.job import Job, Work
+from pfedsim.core.method import Memory, Message
+from pfedsim.core.rows import Rows
+from pfedsim.core.server import run_rounds
 from pfedsim.methods.fedap import Adaptation
 from pfedsim.models.lenet5 import LeNet5
-from pfedsim.rows import Rows
-from pfedsim.server import run_rounds
 
 
 @pytest.fixture
@@ -21,8 +21,13 @@ def statistics_of(clients, layout, seed=0):
     """Random (mean, deviation) lists, layer by layer, and the vectors that clients would send."""
     rng = torch.Generator().manual_seed(seed)
     channels = [c for _, c in layout.norms]
-    layers = {i: [(torch.randn(c, generator=rng), torch.rand(c, generator=rng)) for c in channels] for i in clients}
-    return layers, {i: torch.cat([part for layer in parts for part in layer]) for i, parts in layers.items()}
+    layers = {
+        i: [(torch.randn(c, generator=rng), torch.rand(c, generator=rng)) for c in channels]
+        for i in clients
+    }
+    return layers, {
+        i: torch.cat([part for layer in parts for part in layer]) for i, parts in layers.items()
+    }
 
 
 def distance(a, b):
@@ -44,12 +49,16 @@ def test_rows_of_the_mix_are_the_closed_form(layout):
         row = Adaptation(mu=0.3).row(layout, table, i)
         inverse = {j: 1 / distance(layers[i], layers[j]) for j in clients if j != i}
         assert row[i] == 0.3
-        assert row == {i: 0.3, **{j: pytest.approx(0.7 * inverse[j] / sum(inverse.values()), rel=1e-6) for j in inverse}}
+        assert row == {
+            i: 0.3,
+            **{j: pytest.approx(0.7 * inverse[j] / sum(inverse.values()), rel=1e-6) for j in inverse},
+        }
         assert sum(row.values()) == pytest.approx(1)
 
 
 def test_the_nearest_client_weighs_most(layout):
-    """Client 1 is client 0 with a slight shift, client 2 is another world; who looks the same weighs all but everything."""
+    """Client 1 is client 0 with a slight shift, client 2 is another world; who looks the same weighs all
+    but everything."""
     _, vectors = statistics_of([0, 2], layout)
     vectors[1] = vectors[0] + 0.01
     row = Adaptation().row(layout, Rows(torch.zeros(44), vectors), 0)
@@ -69,7 +78,9 @@ def test_absent_clients_and_one_alone(layout):
     assert Adaptation().row(layout, Rows(torch.zeros(44), {0: vectors[0]}), 0) == {0: 1.0}
 
 
-def test_statistics_are_taken_at_the_convolutions_outputs_with_the_client_s_own_norm_layers(session, rounds):
+def test_statistics_are_taken_at_the_convolutions_outputs_with_the_client_s_own_norm_layers(
+    session, rounds
+):
     """B8.15: fails where statistics come after the norm layer, or with the global norm weights."""
     made = session("fedap", rounds=2)
     (first, second) = rounds(made)
@@ -80,16 +91,21 @@ def test_statistics_are_taken_at_the_convolutions_outputs_with_the_client_s_own_
     theta[made.kept] = first.state.memories[client].kept
     module = LeNet5((1, 32, 32), 10).eval()
     module.load_state_dict(layout.named(theta), strict=False)
-    x = Job(made.engine._site, Work(client, 0, Message("stats", theta), Client(), "stats")).part("train").x
+    x = Job(made.engine._site, Work(client, 0, Message("stats", theta), Memory(), "stats")).part("train").x
     with torch.no_grad():
         one = module.conv1(x)
         two = module.conv2(module.pool(module.relu(module.bn1(one))))
-    expected = [f(out.double().transpose(0, 1).flatten(1)) for out in (one, two) for f in (lambda v: v.mean(1), lambda v: v.std(1))]
+    expected = [
+        f(out.double().transpose(0, 1).flatten(1))
+        for out in (one, two)
+        for f in (lambda v: v.mean(1), lambda v: v.std(1))
+    ]
     torch.testing.assert_close(statistics[client].double(), torch.cat(expected), rtol=1e-3, atol=1e-4)
 
 
 def test_asked_once_after_the_switch_and_mixed_with_the_classifier(session, rounds):
-    """B8.15: the matrix is fixed after the switch; fails where the classifier is left out of the mix. Scored with the mix."""
+    """B8.15: the matrix is fixed after the switch; fails where the classifier is left out of the mix.
+    Scored with the mix."""
     made = session("fedap(rho=0.5)", rounds=4)
     all_rounds = rounds(made)
     tables = [round.state.server.extra.get("statistics") for round in all_rounds]
@@ -122,7 +138,8 @@ class Losing:
 
 @pytest.mark.parametrize("lost", [[2], range(4)])
 def test_who_gave_no_statistics_is_asked_again_when_it_next_trains(session, lost):
-    """Never twice in a round; until then it goes alone. A wave that nobody answers does not ask for ever."""
+    """Never twice in a round; until then it goes alone. A wave that nobody answers does not ask for
+    ever."""
     made = session("fedap(rho=0)", rounds=4, join=1.0)
     engine = Losing(made.engine, {(0, i) for i in lost} | {(1, 2)})
     all_rounds = list(run_rounds(made.method, made.fed, made.kept, engine, made.schedule, made.begin()))

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
+from pfedsim.core.layout import layout_of
 from pfedsim.errors import Error
-from pfedsim.layout import layout_of
 from pfedsim.methods import parse
 from pfedsim.methods.fedbn import FedBN
 
@@ -35,16 +35,24 @@ def test_norm_layers_are_found_by_type():
     kept = FedBN().keeps(layout)
     names = {name for name in layout.names if layout.view(kept, name).all()}
     assert names == {
-        "features.0.weight", "features.0.bias", "features.0.running_mean", "features.0.running_var",
-        "features.3.weight", "features.3.bias", "zebra.weight", "zebra.bias",
-    }  # fmt: skip
+        "features.0.weight",
+        "features.0.bias",
+        "features.0.running_mean",
+        "features.0.running_var",
+        "features.3.weight",
+        "features.3.bias",
+        "zebra.weight",
+        "zebra.bias",
+    }
     assert not any(layout.view(kept, name).any() for name in set(layout.names) - names)
 
 
 @pytest.mark.parametrize("name", ["fedbn", "fedap"])
 def test_a_network_without_norm_layers_is_refused(name):
     method = parse(name)
-    with pytest.raises(Error, match=f"{method.title} keeps norm layers at the clients, but this network has none"):
+    with pytest.raises(
+        Error, match=f"{method.title} keeps norm layers at the clients, but this network has none"
+    ):
         method.keeps(layout_of(WithoutNorm()))
 
 

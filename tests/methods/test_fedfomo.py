@@ -2,15 +2,16 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pfedsim.job import Batch, Job, Work
-from pfedsim.method import Client, Message, Reply, Server
+from pfedsim.core.job import Batch, Job, Work
+from pfedsim.core.method import Memory, Message, Reply, ServerState
+from pfedsim.core.rows import Pairs, Rows
 from pfedsim.methods.fedfomo import FedFomo
-from pfedsim.rows import Pairs, Rows
 
 
 @pytest.fixture
 def offer(small_job):
-    """A client whose own model is 0 and who is offered four, with their losses on its validation part in a table."""
+    """A client whose own model is 0 and who is offered four, with their losses on its validation part in a
+    table."""
     layout = small_job.fed.layout
     here = layout.trainable.nonzero()[0, 0]
     models = torch.zeros(4, layout.size)
@@ -24,10 +25,13 @@ def offer(small_job):
 
 
 def test_weights_of_a_case_worked_by_hand(offer):
-    """w = (1 - 0.5)/1, (1 - 0.8)/2, (1 - 3)/4, 0/0.5 = 0.5, 0.1, -0.5, 0; the start is (0.5 * 1 + 0.1 * 2) / 0.6 = 7/6, without its own."""
+    """w = (1 - 0.5)/1, (1 - 0.8)/2, (1 - 3)/4, 0/0.5 = 0.5, 0.1, -0.5, 0; the start is (0.5 * 1 + 0.1 * 2)
+    / 0.6 = 7/6, without its own."""
     job, here = offer
     start = FedFomo().begin(job)
-    torch.testing.assert_close(start.notes["affinity"], torch.tensor([0.5, 0.1, -0.5, 0.0]), rtol=2e-5, atol=0)
+    torch.testing.assert_close(
+        start.notes["affinity"], torch.tensor([0.5, 0.1, -0.5, 0.0]), rtol=2e-5, atol=0
+    )
     assert float(start.theta[here]) == pytest.approx(7 / 6, rel=1e-5)
 
 
@@ -46,9 +50,15 @@ def test_own_model_where_none_is_better(offer, why):
 
 
 def test_affinity_adds_up_raw_and_ranks_last_round_s_clients():
-    """Negative weights count too; only clients of the last round are offered; its own entry is 1 and takes a place, unsent."""
+    """Negative weights count too; only clients of the last round are offered; its own entry is 1 and takes
+    a place, unsent."""
     affinity = Pairs().put({(0, 2): 0.4, (0, 3): -1.0, (0, 5): 9.0, (0, 6): 2.0})
-    server = Server(3, torch.zeros(1), Rows(torch.zeros(1)), {"affinity": affinity, "last": torch.tensor([0, 1, 2, 3, 6])})
+    server = ServerState(
+        3,
+        torch.zeros(1),
+        Rows(torch.zeros(1)),
+        {"affinity": affinity, "last": torch.tensor([0, 1, 2, 3, 6])},
+    )
     assert FedFomo(models=5).offered(server, 0) == [6, 2, 1, 3]
     assert FedFomo(models=3).offered(server, 0) == [6, 2]
     replies = [Reply(0, 1.0, torch.ones(1), {"affinity": torch.tensor([0.25, -0.5])})]
@@ -63,7 +73,7 @@ def test_validation_part_is_fixed_and_never_trained_on(session, rounds):
     site = made.engine._site
     stored = made.federation.partition.clients[2].train
     for number in range(2):
-        job = Job(site, Work(2, number, Message("train", made.fed.initial), Client(), "train"))
+        job = Job(site, Work(2, number, Message("train", made.fed.initial), Memory(), "train"))
         held_back = int(0.2 * len(stored))
         x = torch.from_numpy(made.federation.data.x[stored])
         assert torch.equal(job.part("validation").x, site.net.ready(x[:held_back]))
@@ -74,14 +84,18 @@ def test_validation_part_is_fixed_and_never_trained_on(session, rounds):
 def test_loss_is_the_mean_over_the_samples(session):
     """B6.10: fails where batch means are summed and divided by the samples, 32 times too small."""
     made = session("fedfomo")
-    job = Job(made.engine._site, Work(2, 0, Message("train", made.fed.initial), Client(), "train"))
+    job = Job(made.engine._site, Work(2, 0, Message("train", made.fed.initial), Memory(), "train"))
     x, y = job.part("validation")
-    each = [float(F.cross_entropy(job.logits(made.fed.initial, x[k : k + 1]), y[k : k + 1])) for k in range(len(y))]
+    each = [
+        float(F.cross_entropy(job.logits(made.fed.initial, x[k : k + 1]), y[k : k + 1]))
+        for k in range(len(y))
+    ]
     assert job.loss_on(made.fed.initial, "validation") == pytest.approx(sum(each) / len(each), rel=1e-5)
 
 
 def test_offers_follow_the_rounds_and_own_models_are_scored(session, rounds):
-    """Round 0 offers nothing, later rounds the last one's clients; scored is the model as it left its last training."""
+    """Round 0 offers nothing, later rounds the last one's clients; scored is the model as it left its last
+    training."""
     made = session("fedfomo", clients=5, rounds=3, join=0.6)
     all_rounds = rounds(made)
     assert all(not round.events for round in all_rounds)
@@ -95,5 +109,7 @@ def test_offers_follow_the_rounds_and_own_models_are_scored(session, rounds):
             assert sent == {tuple(state.server.personal[j][:5].tolist()) for j in others}
         trainable = made.fed.layout.trainable
         scored = made.method.send(made.fed, round.state.server, range(5), "score")
-        assert all(torch.equal(scored[r.client].model[trainable], r.model[trainable]) for r in round.replies)
+        assert all(
+            torch.equal(scored[r.client].model[trainable], r.model[trainable]) for r in round.replies
+        )
         assert all(not m.extra for m in scored.values())

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pfedsim.method import Message, Reply
+from pfedsim.core.method import Message, Reply
 from pfedsim.methods.fedgen import FedGen
 
 METHOD = FedGen(noise=2, hidden=6, batch=8, steps=1)
@@ -15,8 +15,11 @@ def module_of(state, method, classes, features):
     """The generator as an ordinary module."""
     wide = method.noise + classes
     net = nn.Sequential(
-        nn.Linear(wide, method.hidden), nn.BatchNorm1d(method.hidden), nn.ReLU(), nn.Linear(method.hidden, features)
-    )  # fmt: skip
+        nn.Linear(wide, method.hidden),
+        nn.BatchNorm1d(method.hidden),
+        nn.ReLU(),
+        nn.Linear(method.hidden, features),
+    )
     nn.utils.vector_to_parameters(state["g"], net.parameters())
     net[1].running_mean.data, net[1].running_var.data = state["statistics"].clone().split(method.hidden)
     return net.to(state["g"].dtype)
@@ -39,8 +42,8 @@ def test_the_generator_is_as_large_as_reported(session):
 
 @pytest.mark.parametrize("number", [1, 40, 2000])
 def test_step_is_the_gradient_of_the_written_loss(small_job, point, batches, quiet, gradient_of, number):
-    """B8.14: fails where G is in train mode, the KL target is not detached, the coefficients have no floor, or y' comes from
-    classes that the client does not have."""
+    """B8.14: fails where G is in train mode, the KL target is not detached, the coefficients have no floor,
+    or y' comes from classes that the client does not have."""
     job, (x, y) = small_job, batches[0]
     job.round, job.labels = number, torch.tensor([2, 2, 2])
     job.message = Message("train", job.message.model, quiet)
@@ -58,7 +61,11 @@ def test_step_is_the_gradient_of_the_written_loss(small_job, point, batches, qui
         drawn = torch.full((8,), 2)
         ce = F.nll_loss(log_f, y)
         kl = F.kl_div(log_f, target, reduction="batchmean")
-        return ce + coefficient * kl + 8 / 32 * coefficient * F.cross_entropy(job.head(theta, generated(drawn)), drawn)
+        return (
+            ce
+            + coefficient * kl
+            + 8 / 32 * coefficient * F.cross_entropy(job.head(theta, generated(drawn)), drawn)
+        )
 
     step = METHOD.gradient(job, point, batches)
     torch.testing.assert_close(step, gradient_of(point, loss), rtol=1e-10, atol=1e-12)
@@ -92,7 +99,8 @@ def ensemble_loss(features, y, replies, layout, heads):
 
 
 def draws(method, classes, rng):
-    """Labels and inputs of one generator step: a class with a sample among the replies, each alike, and normal noise."""
+    """Labels and inputs of one generator step: a class with a sample among the replies, each alike, and
+    normal noise."""
     y = torch.tensor([0, 2])[torch.randint(2, (method.batch,), generator=rng)]
     return y, torch.cat([torch.randn(method.batch, method.noise, generator=rng), F.one_hot(y, classes)], 1)
 
@@ -117,8 +125,9 @@ def test_generator_learns_from_the_uploaded_classifiers(small_fed):
 
 
 def test_five_steps_are_torch_s_adam(small_fed, small_job):
-    """Weights, norm statistics and the learning rate of round 3, against torch.optim.Adam on an ordinary module, in float64: the
-    bias before the norm layer has no gradient, and Adam would blow up its rounding."""
+    """Weights, norm statistics and the learning rate of round 3, against torch.optim.Adam on an ordinary
+    module, in float64: the bias before the norm layer has no gradient, and Adam would blow up its
+    rounding."""
     method = FedGen(noise=2, hidden=6, batch=8, lr=0.01)
     fed = replace(small_fed, net=small_job, initial=small_fed.initial.double())
     replies = replies_of(fed)
@@ -126,14 +135,21 @@ def test_five_steps_are_torch_s_adam(small_fed, small_job):
     server = replace(server, round=3, extra={name: t.double() for name, t in server.extra.items()})
     after = method.aggregate(fed, server, "train", replies, torch.Generator().manual_seed(7)).extra
     generator = module_of(server.extra, method, 3, 4).train()
-    adam, rng = torch.optim.Adam(generator.parameters(), lr=0.01 * 0.98**3), torch.Generator().manual_seed(7)
+    adam, rng = (
+        torch.optim.Adam(generator.parameters(), lr=0.01 * 0.98**3),
+        torch.Generator().manual_seed(7),
+    )
     for _ in range(5):
         y, inputs = draws(method, 3, rng)
         adam.zero_grad()
-        ensemble_loss(generator(inputs.double()), y, replies, fed.layout, [r.model for r in replies]).backward()
+        ensemble_loss(
+            generator(inputs.double()), y, replies, fed.layout, [r.model for r in replies]
+        ).backward()
         adam.step()
     torch.testing.assert_close(after["g"], nn.utils.parameters_to_vector(generator.parameters()).detach())
-    torch.testing.assert_close(after["statistics"], torch.cat([generator[1].running_mean, generator[1].running_var]))
+    torch.testing.assert_close(
+        after["statistics"], torch.cat([generator[1].running_mean, generator[1].running_var])
+    )
     assert float(after["adam_steps"]) == 5
 
 

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from pfedsim.client import train
+from pfedsim.core.client import train
+from pfedsim.core.job import Job, Work
+from pfedsim.core.method import Memory, Message
 from pfedsim.errors import Error
-from pfedsim.job import Job, Work
-from pfedsim.method import Client, Message
 from pfedsim.models.lenet5 import LeNet5
 
 
@@ -12,7 +12,7 @@ def test_each_phase_leaves_the_other_part_as_it_was(session):
     """Bitwise, while the running statistics of the frozen body follow the batches."""
     made = session("fedrep", epochs=3)
     layout, site = made.fed.layout, made.engine._site
-    job = Job(site, Work(1, 0, Message("train", made.fed.initial), Client(), "train"))
+    job = Job(site, Work(1, 0, Message("train", made.fed.initial), Memory(), "train"))
     job.start = made.method.begin(job)
     phases = made.method.phases(job)
     assert [phase.epochs for phase in phases] == [2, 1]

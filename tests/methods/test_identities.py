@@ -28,7 +28,9 @@ def same(a, b):
 
 @pytest.mark.parametrize("buffers", ["local", "shared"])
 def test_fedprox_without_pull_is_fedavg(finals, buffers):
-    assert same(finals("fedprox(mu=0, weights=samples)", buffers=buffers), finals("fedavg", buffers=buffers))
+    assert same(
+        finals("fedprox(mu=0, weights=samples)", buffers=buffers), finals("fedavg", buffers=buffers)
+    )
 
 
 @pytest.mark.parametrize("buffers", ["local", "shared"])
@@ -47,10 +49,14 @@ def test_pfedsim_with_one_client_a_round_is_training_alone(finals):
 
 @pytest.mark.parametrize("method", ["fedavg", "fedbn", "fedper", "fedap", "pfedsim"])
 def test_one_client_trains_alone_by_any_method(finals, method):
-    assert same(finals(method, clients=1, rounds=2, join=1.0), finals("local", clients=1, rounds=2, join=1.0))
+    assert same(
+        finals(method, clients=1, rounds=2, join=1.0), finals("local", clients=1, rounds=2, join=1.0)
+    )
 
 
-@pytest.mark.parametrize("method", ["fedprox", "feddyn", "fedgen", "perfedavg", "fedrep", "fedfomo", "fedap"])
+@pytest.mark.parametrize(
+    "method", ["fedprox", "feddyn", "fedgen", "perfedavg", "fedrep", "fedfomo", "fedap"]
+)
 @pytest.mark.parametrize("buffers", ["local", "shared"])
 def test_no_nan_of_a_kept_entry_reaches_a_final_model(finals, method, buffers):
     models = finals(method, epochs=2 if method == "fedrep" else 1, buffers=buffers)

@@ -3,17 +3,18 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from pfedsim.client import run_client, run_to_score, train
+from pfedsim.core.client import run_client, run_to_score, train
+from pfedsim.core.job import Job, Work
+from pfedsim.core.method import Memory, Message, Method, Phase, StartingPoint
+from pfedsim.core.server import send
 from pfedsim.engines.serial import Serial
-from pfedsim.job import Job, Work
-from pfedsim.method import Client, Message, Method, Phase, Start
 from pfedsim.methods.perfedavg import PerFedAvg
 from pfedsim.models.lenet5 import LeNet5
-from pfedsim.server import send
 
 
 def test_step_is_the_first_order_definition(small_job, point, batches, gradient_of):
-    """The gradient on the second batch, at the point one inner step away on the first; no derivative of that step."""
+    """The gradient on the second batch, at the point one inner step away on the first; no derivative of
+    that step."""
     (x, y), (x2, y2) = batches
     u = point - 0.2 * gradient_of(point, lambda t: F.cross_entropy(small_job.scores(t, x), y))
     expected = gradient_of(u, lambda t: F.cross_entropy(small_job.scores(t, x2), y2))
@@ -22,7 +23,8 @@ def test_step_is_the_first_order_definition(small_job, point, batches, gradient_
 
 
 def test_statistics_follow_the_batches_and_a_single_batch_trains(session, rounds):
-    """B6.7 a, b: fails where restoring the weights restores the statistics, or a client with one batch does no step."""
+    """B6.7 a, b: fails where restoring the weights restores the statistics, or a client with one batch does
+    no step."""
     made = session("perfedavg", clients=3, rounds=1, join=1.0, batch=500)
     (only,) = rounds(made)
     buffers, trainable = made.fed.layout.buffers, made.fed.layout.trainable
@@ -38,10 +40,10 @@ def test_scored_after_one_plain_epoch_at_alpha(session):
     state, engine = made.begin(), made.engine
     assert isinstance(engine, Serial)
     message = send(made.method, made.fed, made.kept, state, [1], "score")[1]
-    work = Work(1, 0, message, Client(), "score")
+    work = Work(1, 0, message, Memory(), "score")
     scored = run_to_score(engine._site, work)
     job = Job(engine._site, work)
-    job.start = Start(made.fed.initial)
+    job.start = StartingPoint(made.fed.initial)
     (plain,) = train(Method(), job, [Phase(made.fed.layout.trainable, 1, 0.01)])
     assert torch.equal(scored, plain)
     assert not torch.equal(scored, made.fed.initial)
@@ -54,7 +56,7 @@ def test_phases_take_beta_for_rounds_and_alpha_for_the_score(session):
     """Never the run's lr; the run's epochs of two batches a step, or one epoch of one batch a step."""
     made = session(SPEC, lr=0.7, epochs=3)
     for task, epochs, lr, batches in (("train", 3, 0.02, 2), ("score", 1, 0.05, 1)):
-        job = Job(made.engine._site, Work(0, 0, Message(task, made.fed.initial), Client(), task))
+        job = Job(made.engine._site, Work(0, 0, Message(task, made.fed.initial), Memory(), task))
         (phase,) = made.method.phases(job)
         assert (phase.epochs, phase.lr, phase.batches, phase.start) == (epochs, lr, batches, None)
         assert phase.train.equal(made.fed.layout.trainable)
@@ -74,11 +76,18 @@ def gradients(module, named, x, y):
 
 @pytest.mark.parametrize("buffers", ["local", "shared"])
 def test_a_round_of_a_client_is_the_steps_written_out(session, buffers):
-    """theta <- theta - beta g(theta - alpha g(theta; B); B') over pairs of batches, the odd one out left; alpha, beta, lr all differ."""
+    """theta <- theta - beta g(theta - alpha g(theta; B); B') over pairs of batches, the odd one out left;
+    alpha, beta, lr all differ."""
     made = session(SPEC, lr=0.7, epochs=2, batch=32, backend="torch", buffers=buffers)
     layout, site = made.fed.layout, made.engine._site
     client = next(i for i, c in enumerate(made.federation.partition.clients) if len(c.train) > 96)
-    work = Work(client, 0, send(made.method, made.fed, made.kept, made.begin(), [client], "train")[client], Client(), "train")
+    work = Work(
+        client,
+        0,
+        send(made.method, made.fed, made.kept, made.begin(), [client], "train")[client],
+        Memory(),
+        "train",
+    )
     reply, memory = run_client(site, work)
 
     module = LeNet5((1, 32, 32), 10).train()
@@ -95,14 +104,18 @@ def test_a_round_of_a_client_is_the_steps_written_out(session, buffers):
     expected = layout.flat({name: {**module.state_dict(), **theta}[name] for name in layout.names})
     end = reply.model.masked_scatter(made.kept, memory.kept)
     torch.testing.assert_close(end, expected, rtol=1e-4, atol=2e-5)
-    assert (end - made.fed.initial)[layout.trainable].abs().max() > 1e-3  # a distance that the tolerance can tell
+    assert (end - made.fed.initial)[
+        layout.trainable
+    ].abs().max() > 1e-3  # a distance that the tolerance can tell
     assert reply.weight == len(made.federation.partition.clients[client].train)
 
 
 def test_the_score_is_one_epoch_of_plain_steps_at_alpha_whatever_the_lr(session):
     made = session(SPEC, lr=0.7, epochs=3, batch=32, backend="torch")
     layout, site = made.fed.layout, made.engine._site
-    work = Work(0, 0, send(made.method, made.fed, made.kept, made.begin(), [0], "score")[0], Client(), "score")
+    work = Work(
+        0, 0, send(made.method, made.fed, made.kept, made.begin(), [0], "score")[0], Memory(), "score"
+    )
     module = LeNet5((1, 32, 32), 10).train()
     module.load_state_dict(layout.named(made.fed.initial), strict=False)
     optimiser = torch.optim.SGD(module.parameters(), lr=0.05)
@@ -111,4 +124,6 @@ def test_the_score_is_one_epoch_of_plain_steps_at_alpha_whatever_the_lr(session)
         F.cross_entropy(module(x), y).backward()
         optimiser.step()
     state = module.state_dict()
-    torch.testing.assert_close(run_to_score(site, work), layout.flat({n: state[n] for n in layout.names}), rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(
+        run_to_score(site, work), layout.flat({n: state[n] for n in layout.names}), rtol=1e-4, atol=2e-5
+    )

@@ -3,10 +3,10 @@ import math
 import pytest
 import torch
 
-from pfedsim.method import Reply, Server
+from pfedsim.core.method import Reply, ServerState
+from pfedsim.core.rows import Pairs, Rows
 from pfedsim.methods import parse
 from pfedsim.methods.pfedsim import Personalization, similarity
-from pfedsim.rows import Pairs, Rows
 
 
 def written_out(a, b, form):
@@ -23,16 +23,21 @@ def written_out(a, b, form):
 
 def replies_of(fed, clients, seed=0):
     rng = torch.Generator().manual_seed(seed)
-    return [Reply(i, 10.0, fed.initial + 0.3 * torch.randn(fed.layout.size, generator=rng)) for i in clients]
+    return [
+        Reply(i, 10.0, fed.initial + 0.3 * torch.randn(fed.layout.size, generator=rng)) for i in clients
+    ]
 
 
-@pytest.mark.parametrize(("preset", "form", "own"), [("paper", "classwise", 1.0), ("reference", "mean", -math.log(1e-4))])
+@pytest.mark.parametrize(
+    ("preset", "form", "own"), [("paper", "classwise", 1.0), ("reference", "mean", -math.log(1e-4))]
+)
 def test_weights_and_mix_by_plain_loops(small_fed, preset, form, own):
-    """B8.8: weight rows without bias; clamp and logarithm in the named order; own weight 1 or -ln 1e-4; plain normalisation."""
+    """B8.8: weight rows without bias; clamp and logarithm in the named order; own weight 1 or -ln 1e-4;
+    plain normalisation."""
     fed, layout, rng = small_fed, small_fed.layout, torch.Generator()
     method = parse(f"pfedsim:{preset}").second()
     replies = replies_of(fed, [0, 1, 3])
-    before = Server(5, fed.initial, Rows(fed.initial))
+    before = ServerState(5, fed.initial, Rows(fed.initial))
     after = method.aggregate(fed, before, "train", replies, rng)
     rows = {r.client: layout.view(r.model, "classifier.weight").tolist() for r in replies}
     weights = {i: {j: written_out(rows[i], rows[j], form) if i != j else own for j in rows} for i in rows}
@@ -75,9 +80,10 @@ def test_clamp_is_by_class_in_the_paper_and_of_the_mean_in_the_reference():
 
 
 def test_only_pairs_that_met_are_renewed(small_fed):
-    """B8.9: older entries stay, pairs that never met weigh nothing, a client without neighbours keeps its own."""
+    """B8.9: older entries stay, pairs that never met weigh nothing, a client without neighbours keeps its
+    own."""
     fed, rng, method = small_fed, torch.Generator(), Personalization()
-    server = Server(5, fed.initial, Rows(fed.initial))
+    server = ServerState(5, fed.initial, Rows(fed.initial))
     server = method.aggregate(fed, server, "train", replies_of(fed, [0, 1], seed=1), rng)
     old = server.extra["similarity"].row(0)[1]
     server = method.aggregate(fed, server, "train", replies_of(fed, [1, 2], seed=2), rng)

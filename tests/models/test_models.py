@@ -7,17 +7,26 @@ import torch
 from torch import nn
 
 from pfedsim import models
+from pfedsim.core.layout import layout_of
 from pfedsim.errors import Error
-from pfedsim.layout import layout_of
-from pfedsim.runs.session import initial_model
+from pfedsim.runs.setup import initial_model
 
 
-@pytest.mark.parametrize(("shape", "classes", "trainable", "head"), [((3, 32, 32), 10, 62_050, 850), ((1, 28, 28), 62, 48_890, 5_270)])
-def test_lenet5_has_the_papers_parameters(shape: tuple[int, ...], classes: int, trainable: int, head: int) -> None:
+@pytest.mark.parametrize(
+    ("shape", "classes", "trainable", "head"),
+    [((3, 32, 32), 10, 62_050, 850), ((1, 28, 28), 62, 48_890, 5_270)],
+)
+def test_lenet5_has_the_papers_parameters(
+    shape: tuple[int, ...], classes: int, trainable: int, head: int
+) -> None:
     module = models.build("lenet5", shape, classes)
     layout = layout_of(module, "classifier")
     assert sum(p.numel() for p in module.parameters()) == trainable
-    assert (int(layout.trainable.sum()), int(layout.head.sum()), int(layout.body.sum())) == (trainable, head, trainable - head)
+    assert (int(layout.trainable.sum()), int(layout.head.sum()), int(layout.body.sum())) == (
+        trainable,
+        head,
+        trainable - head,
+    )
     assert int(layout.buffers.sum()) == 44  # running mean and variance of 6 + 16 channels
     assert layout.size == trainable + 44
     assert int((layout.norm & layout.trainable).sum()) == 44
@@ -26,9 +35,21 @@ def test_lenet5_has_the_papers_parameters(shape: tuple[int, ...], classes: int, 
 def test_lenet5_is_the_chain_of_the_paper_in_torchs_own_layers() -> None:
     module = models.build("lenet5", (3, 32, 32), 10)
     chain = nn.Sequential(
-        nn.Conv2d(3, 6, 5), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.BatchNorm2d(16), nn.ReLU(),
-        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
-    )  # fmt: skip
+        nn.Conv2d(3, 6, 5),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(400, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, 10),
+    )
     chain.load_state_dict(dict(zip(chain.state_dict(), module.state_dict().values(), strict=True)))
     x = torch.randn(4, 3, 32, 32)
     for mode in (True, False):
@@ -156,19 +177,33 @@ def test_names_files_and_modules_that_do_not_exist(tmp_path: Path) -> None:
 
 
 def torchvisions_names() -> list[str]:
-    """torchvision's tensor names, written out from its structure: ConvBNReLU is (0) convolution, (1) norm."""
+    """torchvision's tensor names, written out from its structure: ConvBNReLU is (0) convolution, (1)
+    norm."""
 
     def norm(path: str) -> list[str]:
-        return [f"{path}.{t}" for t in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")]
+        return [
+            f"{path}.{t}" for t in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+        ]
 
     names = ["features.0.0.weight", *norm("features.0.1")]
-    names += ["features.1.conv.0.0.weight", *norm("features.1.conv.0.1"), "features.1.conv.1.weight", *norm("features.1.conv.2")]
+    names += [
+        "features.1.conv.0.0.weight",
+        *norm("features.1.conv.0.1"),
+        "features.1.conv.1.weight",
+        *norm("features.1.conv.2"),
+    ]
     for k in range(2, 18):
         path = f"features.{k}.conv"
         for place in ("0", "1"):
             names += [f"{path}.{place}.0.weight", *norm(f"{path}.{place}.1")]
         names += [f"{path}.2.weight", *norm(f"{path}.3")]
-    return [*names, "features.18.0.weight", *norm("features.18.1"), "classifier.1.weight", "classifier.1.bias"]
+    return [
+        *names,
+        "features.18.0.weight",
+        *norm("features.18.1"),
+        "classifier.1.weight",
+        "classifier.1.bias",
+    ]
 
 
 def test_mobilenetv2_has_torchvisions_names_and_parameters() -> None:
@@ -258,7 +293,10 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
     for change, says in (
         ({"conv1.weight": None}, "it has no 'conv1.weight'"),
         ({"extra": torch.zeros(1)}, "the network has no 'extra'"),
-        ({"conv1.weight": torch.zeros(6, 3, 5, 5)}, r"'conv1.weight' has shape \(6, 3, 5, 5\), the network's is \(6, 1, 5, 5\)"),
+        (
+            {"conv1.weight": torch.zeros(6, 3, 5, 5)},
+            r"'conv1.weight' has shape \(6, 3, 5, 5\), the network's is \(6, 1, 5, 5\)",
+        ),
         ({"fc1.bias": torch.full((120,), float("nan"))}, "'fc1.bias' holds values that are not finite"),
     ):
         tensors = {k: v for k, v in {**good, **change}.items() if v is not None}
@@ -277,8 +315,13 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
 # tables and signals
 
 
-@pytest.mark.parametrize(("name", "shape", "norms"), [("mlp", (13,), 2), ("mlp", (3, 4), 2), ("cnn1d", (6, 100), 3), ("cnn1d", (1, 4), 3)])
-def test_small_networks_have_batch_norm_and_a_classifier(name: str, shape: tuple[int, ...], norms: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "shape", "norms"),
+    [("mlp", (13,), 2), ("mlp", (3, 4), 2), ("cnn1d", (6, 100), 3), ("cnn1d", (1, 4), 3)],
+)
+def test_small_networks_have_batch_norm_and_a_classifier(
+    name: str, shape: tuple[int, ...], norms: int
+) -> None:
     module = models.build(name, shape, 7)
     layout = layout_of(module)
     assert len(layout.norms) == norms

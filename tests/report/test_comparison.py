@@ -1,4 +1,5 @@
-"""Comparisons made by hand: run folders with known hits, so that every printed number can be worked out on paper."""
+"""Comparisons made by hand: run folders with known hits, so that every printed number can be worked out on
+paper."""
 
 import csv
 import json
@@ -9,10 +10,10 @@ import pytest
 from rich.text import Text
 from safetensors.numpy import save_file
 
+from pfedsim.experiments.compare import Comparison
 from pfedsim.report import formats
 from pfedsim.report.tables import Column, caption, columns, comparison_tables, places
-from pfedsim.runs.compare import Comparison
-from pfedsim.runs.folder import Run
+from pfedsim.runs.reader import Run
 
 SIZES = (4, 10, 6)
 RIGHT = {  # method -> seed -> test samples that each client's model gets right
@@ -33,21 +34,28 @@ def figures(right):
 
 
 def folder(path, method, seed, models):
-    """A finished run's files: summary, each client's accuracy, predictions; `models`: counts of right samples by model."""
+    """A finished run's files: summary, each client's accuracy, predictions; `models`: counts of right
+    samples by model."""
     path.mkdir(parents=True)
     tuned = {"epochs": 2, **figures(models["finetuned"])} if "finetuned" in models else None
     about = {"method": method, "data": "by hand", "clients": 3, "rounds": 7, "seed": seed}
     traffic = {"bytes_down_per_client_round": 2500.0, "bytes_up_per_client_round": 40.0}
-    (path / "summary.json").write_text(json.dumps({**about, "served": figures(models["served"]), "finetuned": tuned, **traffic}))
+    (path / "summary.json").write_text(
+        json.dumps({**about, "served": figures(models["served"]), "finetuned": tuned, **traffic})
+    )
     with open(path / "clients.csv", "w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["round", "client", "model", "split", "metric", "value"])
         for model, right in models.items():
-            table.writerows([3, i, model, "test", "accuracy", 0.0] for i in range(3))  # an earlier round, which does not count
+            table.writerows(
+                [3, i, model, "test", "accuracy", 0.0] for i in range(3)
+            )  # an earlier round, which does not count
             table.writerows([7, i, model, "test", "accuracy", right[i] / SIZES[i]] for i in range(3))
     columns = {"client": np.repeat(np.arange(3), SIZES), "label": np.zeros(sum(SIZES))}
     for model, right in models.items():
-        columns[model] = np.concatenate([np.arange(n) >= r for n, r in zip(SIZES, right, strict=True)])  # the first r are right
+        columns[model] = np.concatenate(
+            [np.arange(n) >= r for n, r in zip(SIZES, right, strict=True)]
+        )  # the first r are right
     save_file({name: c.astype(np.int32) for name, c in columns.items()}, path / "predictions.safetensors")
     return Run(path)
 
@@ -73,7 +81,11 @@ def mean_std(by_seed, figure):
 
 def test_accuracies_are_mean_and_sample_deviation_over_seeds(tmp_path):
     made = comparison(tmp_path, tuned=TUNED)
-    assert column(made, "served: all samples") == {"Local-Only": "60.00 (7.07)", "FedAvg": "57.50 (3.54)", "pFedSim": "77.50 (3.54)"}
+    assert column(made, "served: all samples") == {
+        "Local-Only": "60.00 (7.07)",
+        "FedAvg": "57.50 (3.54)",
+        "pFedSim": "77.50 (3.54)",
+    }
     for heading, counts, figure in [
         ("served: client mean", RIGHT, "mean"),
         ("served: worst tenth", RIGHT, "worst_tenth"),
@@ -85,7 +97,11 @@ def test_accuracies_are_mean_and_sample_deviation_over_seeds(tmp_path):
 
 def test_one_seed_has_no_spread(tmp_path):
     made = comparison(tmp_path, {m: {1: by[1]} for m, by in RIGHT.items()})
-    assert column(made, "served: all samples") == {"Local-Only": "55.00", "FedAvg": "60.00", "pFedSim": "75.00"}
+    assert column(made, "served: all samples") == {
+        "Local-Only": "55.00",
+        "FedAvg": "60.00",
+        "pFedSim": "75.00",
+    }
     assert "one seed" in caption(made)
 
 
@@ -96,7 +112,11 @@ def test_without_a_second_score_there_is_no_column_of_it(tmp_path):
 
 def test_share_of_clients_worse_off_than_alone_is_over_clients_and_seeds(tmp_path):
     """FedAvg: two of three clients with seed 1, one with seed 2 (a client that is equal is not worse)."""
-    assert column(comparison(tmp_path), "worse off than alone") == {"Local-Only": "-", "FedAvg": "50%", "pFedSim": "17%"}
+    assert column(comparison(tmp_path), "worse off than alone") == {
+        "Local-Only": "-",
+        "FedAvg": "50%",
+        "pFedSim": "17%",
+    }
 
 
 def test_traffic_is_in_units_for_people(tmp_path):
@@ -145,7 +165,11 @@ def rows(markdown):
 def test_markdown_has_the_best_bold_and_the_second_underlined(tmp_path):
     found = rows(formats.markdown(comparison(tmp_path)))
     shown = {m: found[m]["served: all samples"] for m in found}
-    assert shown == {"Local-Only": "<u>60.00 (7.07)</u>", "FedAvg": "57.50 (3.54)", "pFedSim": "**77.50 (3.54)**"}
+    assert shown == {
+        "Local-Only": "<u>60.00 (7.07)</u>",
+        "FedAvg": "57.50 (3.54)",
+        "pFedSim": "**77.50 (3.54)**",
+    }
     assert found["pFedSim"]["worse off than alone"] == "17%"
 
 
@@ -167,7 +191,11 @@ def test_the_terminal_has_the_same_marks(tmp_path):
     accuracy = comparison_tables(comparison(tmp_path))[0]
     cells = list(accuracy.columns[1].cells)
     assert all(isinstance(cell, Text) for cell in cells)
-    assert [(cell.plain, cell.style) for cell in cells] == [("60.00 (7.07)", "underline"), ("57.50 (3.54)", ""), ("77.50 (3.54)", "bold")]
+    assert [(cell.plain, cell.style) for cell in cells] == [
+        ("60.00 (7.07)", "underline"),
+        ("57.50 (3.54)", ""),
+        ("77.50 (3.54)", "bold"),
+    ]
 
 
 def test_gains_csv_has_a_row_for_every_client_of_every_run(tmp_path):
@@ -181,7 +209,9 @@ def test_gains_csv_has_a_row_for_every_client_of_every_run(tmp_path):
         accuracy = {m: RIGHT[m][seed][i] / SIZES[i] for m in RIGHT}
         assert float(row["accuracy"]) == pytest.approx(accuracy[method])
         for reference in ("Local-Only", "FedAvg"):
-            assert float(row[f"gain over {reference}"]) == pytest.approx(accuracy[method] - accuracy[reference])
+            assert float(row[f"gain over {reference}"]) == pytest.approx(
+                accuracy[method] - accuracy[reference]
+            )
     assert len({(r["method"], r["seed"], r["client"]) for r in found}) == len(found)
 
 

@@ -34,7 +34,9 @@ def test_words_are_printed_as_they_are_meant(text: str, code: str) -> None:
 
 def tables() -> list[Table]:
     rows = [[Cell("[a]"), Cell(NASTY, "best")], [Cell("*"), Cell("2", "second")]]
-    plain = Table("t", "T & %", ["x_1", "y^2"], rows, groups=[("{g}", 1)], rules=[1], notes=["† why <"], bars=[1])
+    plain = Table(
+        "t", "T & %", ["x_1", "y^2"], rows, groups=[("{g}", 1)], rules=[1], notes=["† why <"], bars=[1]
+    )
     return [plain, Table("p", "P", ["a", "b"], [[Cell("[x]"), Cell(NASTY)]], prose=True)]
 
 
@@ -50,7 +52,13 @@ def test_bars_stand_before_their_columns_and_sentences_wrap() -> None:
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="LaTeX is not installed")
 def test_latex_takes_whatever_stands_in_a_table(tmp_path: Path) -> None:
     (tmp_path / "t.tex").write_text(latex(tables()))
-    around = r"\documentclass{article}\usepackage{booktabs,longtable}\begin{document}\input{t.tex}\end{document}"
+    around = (
+        r"\documentclass{article}\usepackage{booktabs,longtable}\begin{document}\input{t.tex}\end{document}"
+    )
     (tmp_path / "all.tex").write_text(around)
-    made = subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"], cwd=tmp_path, capture_output=True)
+    made = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"],
+        cwd=tmp_path,
+        capture_output=True,
+    )
     assert made.returncode == 0, made.stdout[-2000:].decode(errors="replace")

@@ -16,9 +16,15 @@ TITLES = [kind.title for kind in METHODS.values()]
 
 def test_the_twelve_methods_differ_in_colour_and_in_marker() -> None:
     made = looks(TITLES)
-    assert len({look["color"] for look in made.values()}) == len({look["marker"] for look in made.values()}) == 12
+    assert (
+        len({look["color"] for look in made.values()})
+        == len({look["marker"] for look in made.values()})
+        == 12
+    )
     assert made["pFedSim"]["color"] == "#000000"
-    assert made["pFedSim"]["linewidth"] > max(look["linewidth"] for name, look in made.items() if name != "pFedSim")
+    assert made["pFedSim"]["linewidth"] > max(
+        look["linewidth"] for name, look in made.items() if name != "pFedSim"
+    )
 
 
 def test_a_method_looks_the_same_beside_whatever_others() -> None:
@@ -29,7 +35,10 @@ def test_a_method_looks_the_same_beside_whatever_others() -> None:
 
 def test_others_take_looks_that_no_method_of_the_paper_has() -> None:
     made = looks([*TITLES, *(f"my {k}" for k in range(30))])
-    seen = {(look["color"], look["marker"], look["linestyle"], look.get("markerfacecolor")) for look in made.values()}
+    seen = {
+        (look["color"], look["marker"], look["linestyle"], look.get("markerfacecolor"))
+        for look in made.values()
+    }
     assert len(seen) == 42
 
 

@@ -11,15 +11,17 @@ from xml.etree import ElementTree
 import pytest
 
 import pfedsim
-from pfedsim.federation import Federation
+from pfedsim.data.federation import Federation
 from pfedsim.report import page
 from pfedsim.report.run_page import run_page, write
-from pfedsim.runs.folder import Run
+from pfedsim.runs.reader import Run
 
 
 @pytest.fixture(scope="module")
 def done(digits: Federation, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return pfedsim.train(digits, "pfedsim", tmp_path_factory.mktemp("page") / "run", rounds=3, epochs=1, join=1.0)
+    return pfedsim.train(
+        digits, "pfedsim", tmp_path_factory.mktemp("page") / "run", rounds=3, epochs=1, join=1.0
+    )
 
 
 class Reader(HTMLParser):
@@ -60,10 +62,21 @@ def read(text: str) -> Reader:
 def test_a_runs_page_fetches_nothing_and_holds_everything(done: Run) -> None:
     text = run_page(done)
     reader = read(text)
-    for heading in ("What ran", "Over the rounds", "Each client", "Who resembles whom", "Bytes", "Time", "Configuration", "Environment"):
+    for heading in (
+        "What ran",
+        "Over the rounds",
+        "Each client",
+        "Who resembles whom",
+        "Bytes",
+        "Time",
+        "Configuration",
+        "Environment",
+    ):
         assert heading in reader.text
     assert sorted(reader.links) == sorted(f"#{name}" for name in reader.ids)
-    assert len(reader.pictures) == 10  # accuracy, loss, clients, similarities, time; each for wide and for narrow screens
+    assert (
+        len(reader.pictures) == 10
+    )  # accuracy, loss, clients, similarities, time; each for wide and for narrow screens
     for picture in reader.pictures:
         kind, _, content = picture.partition(",")
         assert kind == "data:image/svg+xml;base64"
@@ -79,9 +92,13 @@ def test_a_runs_page_fetches_nothing_and_holds_everything(done: Run) -> None:
     assert done.summary["models_digest"] in reader.text
 
 
-def test_a_run_without_similarities_or_second_score_has_a_page_too(digits: Federation, tmp_path: Path) -> None:
+def test_a_run_without_similarities_or_second_score_has_a_page_too(
+    digits: Federation, tmp_path: Path
+) -> None:
     plain = pfedsim.train(digits, "fedavg", tmp_path / "run", rounds=1, epochs=1, score={"finetune": 0})
-    (plain.path / "events.jsonl").write_text('{"event": "rejected", "round": 0, "client": 2, "why": "a <value> & more"}\n')
+    (plain.path / "events.jsonl").write_text(
+        '{"event": "rejected", "round": 0, "client": 2, "why": "a <value> & more"}\n'
+    )
     path = write(plain, tmp_path / "elsewhere")
     assert path == tmp_path / "elsewhere" / "report.html"
     reader = read(path.read_text())
@@ -92,6 +109,14 @@ def test_a_run_without_similarities_or_second_score_has_a_page_too(digits: Feder
 
 def test_words_cannot_become_markup() -> None:
     made = page.page(
-        "<b>", [("<i>", page.paragraph("<u>") + page.table(["<s>"], [["<q>"]]) + page.folded("<a>", page.preformatted("<p>")))]
+        "<b>",
+        [
+            (
+                "<i>",
+                page.paragraph("<u>")
+                + page.table(["<s>"], [["<q>"]])
+                + page.folded("<a>", page.preformatted("<p>")),
+            )
+        ],
     )
     assert read(made).text.count("<") == 9  # the title and the section's name twice

@@ -53,7 +53,8 @@ def test_samples_of_one_client_give_the_normal_interval():
 
 
 def test_pairing_counts_only_samples_on_which_the_two_differ():
-    """Both miss the same half: what they share adds no doubt. Unpaired, the interval would be several times as wide."""
+    """Both miss the same half: what they share adds no doubt. Unpaired, the interval would be several times
+    as wide."""
     n = 1000
     found = paired_difference([[hits(n, 510)]], [[hits(n, 500)]])
     assert found.high - found.low == pytest.approx(2 * 1.96 * math.sqrt((0.01 - 0.01**2) / n), rel=0.2)
@@ -68,26 +69,31 @@ def test_clients_are_resampled_too():
 
 
 def test_a_client_counts_by_its_samples():
-    """Ten clients of 2 samples that are all won and ten of 38 without change: a draw with w of the former is 2 w of all samples
-    drawn, w binomial with 95% between 6 and 14."""
+    """Ten clients of 2 samples that are all won and ten of 38 without change: a draw with w of the former
+    is 2 w of all samples drawn, w binomial with 95% between 6 and 14."""
 
     def draw(w):
         return 2 * w / (2 * w + 38 * (20 - w))
 
-    found = paired_difference([[hits(2, 2)] * 10 + [hits(38, 0)] * 10], [[hits(2, 0)] * 10 + [hits(38, 0)] * 10])
+    found = paired_difference(
+        [[hits(2, 2)] * 10 + [hits(38, 0)] * 10], [[hits(2, 0)] * 10 + [hits(38, 0)] * 10]
+    )
     assert found.mean == pytest.approx(0.05)
     assert draw(5) <= found.low <= draw(7)
     assert draw(13) <= found.high <= draw(15)
 
 
 def test_few_seeds_are_averaged_sample_by_sample():
-    """Two seeds, one client: the doubt is that of the samples' mean gains 0, 1/2 and 1, not of 2 n samples."""
+    """Two seeds, one client: the doubt is that of the samples' mean gains 0, 1/2 and 1, not of 2 n
+    samples."""
     n = 300
     ours = [[hits(n, 60)], [hits(n, 30)]]
     found = paired_difference(ours, [[hits(n, 0)]] * 2)
     gains = [1.0] * 30 + [0.5] * 30 + [0.0] * 240
     assert found.mean == pytest.approx(statistics.mean(gains))
-    assert found.high - found.low == pytest.approx(2 * 1.96 * statistics.pstdev(gains) / math.sqrt(n), rel=0.2)
+    assert found.high - found.low == pytest.approx(
+        2 * 1.96 * statistics.pstdev(gains) / math.sqrt(n), rel=0.2
+    )
 
 
 def test_from_five_seeds_on_a_constant_difference_is_certain():
@@ -103,7 +109,9 @@ def test_from_five_seeds_on_the_interval_is_the_seeds_spread():
     won = [3, 5, 8, 2, 9, 6, 4, 7, 5, 6, 1, 10]
     found = paired_difference([[hits(20, w)] for w in won], [[hits(20, 0)]] * len(won))
     assert found.mean == pytest.approx(statistics.mean(won) / 20)
-    assert found.high - found.low == pytest.approx(2 * 1.96 * statistics.pstdev(won) / 20 / math.sqrt(len(won)), rel=0.2)
+    assert found.high - found.low == pytest.approx(
+        2 * 1.96 * statistics.pstdev(won) / 20 / math.sqrt(len(won)), rel=0.2
+    )
 
 
 def test_clients_without_test_samples_change_nothing():

@@ -6,7 +6,9 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-Damage = Callable[[bytes, bytes, random.Random], bytes | None]  # a file's bytes, another run's of that name, draws -> its bytes; None: gone
+Damage = Callable[
+    [bytes, bytes, random.Random], bytes | None
+]  # a file's bytes, another run's of that name, draws -> its bytes; None: gone
 
 
 def _flipped(old: bytes, other: bytes, draw: random.Random) -> bytes:
@@ -26,7 +28,8 @@ KINDS: dict[str, Damage] = {
 
 
 def damaged(folder: Path, other: Path) -> Iterator[tuple[str, str, Callable[[Path], None]]]:
-    """Every file of a folder, each way to damage it that changes it, and what does so to a copy of the folder."""
+    """Every file of a folder, each way to damage it that changes it, and what does so to a copy of the
+    folder."""
     draw = random.Random(7)
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         name = str(path.relative_to(folder))

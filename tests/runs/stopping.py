@@ -7,17 +7,25 @@ from typing import Any
 
 import small
 
-from pfedsim.federation import Federation
+from pfedsim.data.federation import Federation
 from pfedsim.runs.config import Config, check
-from pfedsim.runs.folder import Run
-from pfedsim.runs.run import Progress, execute
+from pfedsim.runs.execute import Progress, execute
+from pfedsim.runs.reader import Run
 
 MAY_DIFFER = {"timings.jsonl", "manifest.json"}
 FEDERATION = small.table((20, 9, 33, 12), test=6)
 WORDS: dict[str, Any] = {
-    "method": "pfedsim(rho=0.2)", "model": "small:Net", "rounds": 7, "join": 0.5, "epochs": 1, "batch": 8, "lr": 0.05,
-    "backend": "torch", "workers": 1, "score": {"every": 2, "finetune": 0},
-}  # fmt: skip
+    "method": "pfedsim(rho=0.2)",
+    "model": "small:Net",
+    "rounds": 7,
+    "join": 0.5,
+    "epochs": 1,
+    "batch": 8,
+    "lr": 0.05,
+    "backend": "torch",
+    "workers": 1,
+    "score": {"every": 2, "finetune": 0},
+}
 
 
 class Stop(BaseException):
@@ -49,7 +57,14 @@ def stop_after(out: Path, round: int, federation: Federation = FEDERATION, **wor
 def go_on(out: Path, federation: Federation | None = FEDERATION, **options: Any) -> tuple[Run, list[str]]:
     """The finished run, and what was said on the way."""
     notes: list[str] = []
-    run = execute(None, out, federation, lambda done: notes.append(done.note) if done.note else None, resume=True, **options)
+    run = execute(
+        None,
+        out,
+        federation,
+        lambda done: notes.append(done.note) if done.note else None,
+        resume=True,
+        **options,
+    )
     return run, notes
 
 

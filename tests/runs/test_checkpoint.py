@@ -20,16 +20,16 @@ from safetensors.torch import load_file
 from stopping import FEDERATION, config, contents, go_on, stop_after, whole
 
 import pfedsim
+from pfedsim.core.server import State, run_rounds
+from pfedsim.data.federation import Federation
 from pfedsim.errors import Error
-from pfedsim.federation import Federation
 from pfedsim.methods import METHODS
 from pfedsim.runs import checkpoint, durable, manifest, space
 from pfedsim.runs.checkpoint import Saver, latest
 from pfedsim.runs.durable import Log, held
-from pfedsim.runs.folder import Run
-from pfedsim.runs.run import execute
+from pfedsim.runs.execute import execute
+from pfedsim.runs.reader import Run
 from pfedsim.runs.state import from_tensors, to_tensors
-from pfedsim.server import State, run_rounds
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import kills
@@ -44,7 +44,8 @@ ORDER = list(METHODS)
 def test_a_run_that_was_killed_ends_in_the_same_bytes(
     digits: Federation, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The short version of benchmarks/kills.py: at a random instant, then at a named point; other workers before and after."""
+    """The short version of benchmarks/kills.py: at a random instant, then at a named point; other workers
+    before and after."""
     words = {"rounds": 4, "epochs": 2, "join": 0.5, "local_steps": 2, "score": {"every": 2, "finetune": 0}}
     monkeypatch.setattr(kills, "WORDS", words)
     number = ORDER.index(method)
@@ -60,7 +61,9 @@ def _at_once(saver: checkpoint.Saver, state: State, record: Mapping[str, Any]) -
     saver._commit(state, {**record, "logs": {log.name: log.mark() for log in saver._logs}})
 
 
-def test_every_named_point_is_one_that_a_save_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_named_point_is_one_that_a_save_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run of the small federation killed at each in turn; each kill must have hit."""
     monkeypatch.setattr(checkpoint.Saver, "save", _at_once)
     short = {"rounds": 5, "score": {"every": 0, "finetune": 0}}
@@ -103,19 +106,27 @@ def test_a_run_stopped_before_its_first_save_begins_again(tmp_path: Path) -> Non
     (tmp_path / "c" / "timings.jsonl").write_text("")
     with pytest.raises(Error, match="was stopped before it began"):
         go_on(tmp_path / "c")
-    assert contents(execute(config(), tmp_path / "c", FEDERATION, resume=True).path) == contents(tmp_path / "b")
+    assert contents(execute(config(), tmp_path / "c", FEDERATION, resume=True).path) == contents(
+        tmp_path / "b"
+    )
 
 
 def test_from_python_and_in_comparisons(digits: Federation, tmp_path: Path) -> None:
-    from pfedsim.runs.compare import compare
+    from pfedsim.experiments.compare import compare
 
     words = {"rounds": 3, "local_steps": 1, "score": {"every": 1, "finetune": 0}}
     with pytest.raises(ZeroDivisionError):
-        pfedsim.train(digits, "fedavg", tmp_path / "FedAvg", watch=lambda done: 1 / (2 - done.round), **words)  # type: ignore[arg-type, return-value]
+        pfedsim.train(
+            digits, "fedavg", tmp_path / "FedAvg", watch=lambda done: 1 / (2 - done.round), **words
+        )  # type: ignore[arg-type, return-value]
     assert [p.name for p in sorted((tmp_path / "FedAvg" / "checkpoint").glob("*.json"))][-1] == "00002.json"
     first = pfedsim.train(digits, "fedavg", tmp_path / "FedAvg", resume=True, **words)
-    assert contents(first.path) == contents(pfedsim.train(digits, "fedavg", tmp_path / "again", **words).path)
-    asked = config(method="fedavg", model="lenet5", clients=6, alpha=0.5, minimum=40, rounds=3, epochs=1, local_steps=1)
+    assert contents(first.path) == contents(
+        pfedsim.train(digits, "fedavg", tmp_path / "again", **words).path
+    )
+    asked = config(
+        method="fedavg", model="lenet5", clients=6, alpha=0.5, minimum=40, rounds=3, epochs=1, local_steps=1
+    )
 
     def fails(done: object) -> None:
         raise ZeroDivisionError
@@ -125,7 +136,10 @@ def test_from_python_and_in_comparisons(digits: Federation, tmp_path: Path) -> N
     assert (tmp_path / "side" / "local-only-seed1" / "checkpoint").is_dir()
     found = compare(asked, ["fedavg"], [1], tmp_path / "side")
     assert found.methods == ["Local-Only", "FedAvg"]
-    resumed = [json.loads(line) for line in (tmp_path / "side" / "local-only-seed1" / "timings.jsonl").read_text().splitlines()]
+    resumed = [
+        json.loads(line)
+        for line in (tmp_path / "side" / "local-only-seed1" / "timings.jsonl").read_text().splitlines()
+    ]
     assert {"round": 1, "resumed": True} in resumed
 
 
@@ -135,7 +149,9 @@ def test_from_python_and_in_comparisons(digits: Federation, tmp_path: Path) -> N
 def states(rounds: int = 12, **words: object) -> list[State]:
     from pfedsim.methods import parse
 
-    s = small.session(parse("pfedsim(rho=0)"), small.table((9,) * 30, test=2), rounds=rounds, join=0.1, **words)
+    s = small.session(
+        parse("pfedsim(rho=0)"), small.table((9,) * 30, test=2), rounds=rounds, join=0.1, **words
+    )
     return [r.state for r in run_rounds(s.method, s.fed, s.kept, s.engine, s.schedule, s.begin())]
 
 
@@ -172,7 +188,9 @@ def test_what_is_read_back_is_what_was_saved_after_every_round(tmp_path: Path) -
         if number % 5 == 4:
             continue
         if number == 7:
-            state = State(state.server, {i: m for i, m in state.memories.items() if i != min(state.memories)})
+            state = State(
+                state.server, {i: m for i, m in state.memories.items() if i != min(state.memories)}
+            )
         before = saver.saves
         saver.save(state, {"files": {"config.toml": digest}})
         while saver.saves == before:
@@ -182,7 +200,10 @@ def test_what_is_read_back_is_what_was_saved_after_every_round(tmp_path: Path) -
         assert good is not None
         a, b = to_tensors(good.state), to_tensors(state)
         assert a.keys() == b.keys()
-        assert all(a[name].dtype == b[name].dtype and a[name].nan_to_num(9.0).equal(b[name].nan_to_num(9.0)) for name in a)
+        assert all(
+            a[name].dtype == b[name].dtype and a[name].nan_to_num(9.0).equal(b[name].nan_to_num(9.0))
+            for name in a
+        )
     saver.close()
 
 
@@ -210,10 +231,12 @@ def test_tensors_of_any_kind_are_written_as_the_library_reads_them(tmp_path: Pat
 
 
 def test_empty_tables_and_clients_survive() -> None:
-    from pfedsim.method import Client, Server
-    from pfedsim.rows import Pairs, Rows
+    from pfedsim.core.method import Memory, ServerState
+    from pfedsim.core.rows import Pairs, Rows
 
-    state = State(Server(300, torch.zeros(3), None, {"p": Pairs(), "r": Rows(torch.ones(2))}), {4: Client()})
+    state = State(
+        ServerState(300, torch.zeros(3), None, {"p": Pairs(), "r": Rows(torch.ones(2))}), {4: Memory()}
+    )
     again = from_tensors({name: t.clone() for name, t in to_tensors(state).items()})
     assert again.server.round == 300
     assert isinstance(again.server.extra["p"], Pairs)
@@ -225,14 +248,20 @@ def test_empty_tables_and_clients_survive() -> None:
 def test_sums_are_what_sha256sum_reads(tmp_path: Path) -> None:
     run = whole(tmp_path / "run")
     listed = dict(reversed(line.split("  ")) for line in (run.path / "SHA256SUMS").read_text().splitlines())
-    found = {name: sha256(content).hexdigest() for name, content in contents(run.path).items() if content or name == "events.jsonl"}
+    found = {
+        name: sha256(content).hexdigest()
+        for name, content in contents(run.path).items()
+        if content or name == "events.jsonl"
+    }
     assert listed == {name: digest for name, digest in found.items() if name != "SHA256SUMS"}
 
 
 # another place, another run
 
 
-def test_another_torch_or_cpu_needs_a_word_and_marks_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_torch_or_cpu_needs_a_word_and_marks_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stop_after(tmp_path / "run", 3)
     here = manifest.made_with
 
@@ -272,9 +301,15 @@ def test_a_mark_is_not_lost_by_a_second_stop(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize(
     ("words", "field"),
-    [({"lr": 0.06}, "lr is 0.05, 0.06"), ({"rounds": 9}, "rounds is 7, 9"), ({"method": "pfedsim(rho=0.3)"}, "pfedsim.rho is 0.2, 0.3")],
+    [
+        ({"lr": 0.06}, "lr is 0.05, 0.06"),
+        ({"rounds": 9}, "rounds is 7, 9"),
+        ({"method": "pfedsim(rho=0.3)"}, "pfedsim.rho is 0.2, 0.3"),
+    ],
 )
-def test_another_configuration_is_refused_by_the_field(tmp_path: Path, words: dict[str, object], field: str) -> None:
+def test_another_configuration_is_refused_by_the_field(
+    tmp_path: Path, words: dict[str, object], field: str
+) -> None:
     stop_after(tmp_path / "run", 3)
     before = contents(tmp_path / "run")
     with pytest.raises(Error, match=f"is another run: its {field} was asked for"):
@@ -282,7 +317,9 @@ def test_another_configuration_is_refused_by_the_field(tmp_path: Path, words: di
     assert contents(tmp_path / "run") == before
 
 
-def test_other_data_or_another_partition_is_refused_by_the_field(digits: Federation, tmp_path: Path) -> None:
+def test_other_data_or_another_partition_is_refused_by_the_field(
+    digits: Federation, tmp_path: Path
+) -> None:
     stop_after(tmp_path / "run", 3)
     with pytest.raises(Error, match=r"its digests.data is"):
         go_on(tmp_path / "run", small.table((20, 9, 33, 12), test=6, seed=1))
@@ -315,23 +352,33 @@ def test_two_processes_on_one_folder(tmp_path: Path) -> None:
     go_on(tmp_path / "run")
 
 
-def test_a_full_disk_is_named_and_the_last_save_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named_and_the_last_save_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.write
 
     def write(descriptor: int, data: memoryview) -> int:
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        if path.parent.name == "checkpoint" and any(path.parent.glob("*.json")):  # the first save found room
+        if path.parent.name == "checkpoint" and any(
+            path.parent.glob("*.json")
+        ):  # the first save found room
             real(descriptor, data[: len(data) // 2])
             raise OSError(28, "No space left on device")
         return real(descriptor, data)
 
     monkeypatch.setattr(os, "write", write)
     with pytest.raises(
-        Error, match=r"checkpoint/\w+-\d+.safetensors: no room for its [\d,]+ bytes \(No space left on device; [\d,]+ are free\)"
+        Error,
+        match=(
+            r"checkpoint/\w+-\d+.safetensors: no room for its [\d,]+ bytes \(No "
+            r"space left on device; [\d,]+ are free\)"
+        ),
     ):
         whole(tmp_path / "run", rounds=40)
     monkeypatch.undo()
-    good, wrong = latest(tmp_path / "run", sha256((tmp_path / "run" / "config.toml").read_bytes()).hexdigest())
+    good, wrong = latest(
+        tmp_path / "run", sha256((tmp_path / "run" / "config.toml").read_bytes()).hexdigest()
+    )
     assert wrong == []
     assert good is not None
     assert contents(go_on(tmp_path / "run")[0].path) == contents(whole(tmp_path / "whole", rounds=40).path)
@@ -365,11 +412,19 @@ def test_room_is_estimated_before_a_run_starts(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_run_takes_no_more_than_the_estimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pfedsim.runs.run.shutil.rmtree", lambda *_, **__: None)  # the checkpoint stays, to be counted
+    monkeypatch.setattr(
+        "pfedsim.runs.execute.shutil.rmtree", lambda *_, **__: None
+    )  # the checkpoint stays, to be counted
     s = small.session(rounds=7, join=0.5)
     run = whole(tmp_path / "run")
-    used = sum(p.stat().st_size for p in run.path.rglob("*") if p.is_file() and p.suffix in (".safetensors", ".csv"))
-    assert used < space.estimate(s)[1] + 20_000  # headers of files, which a network of a few hundred entries does not hide
+    used = sum(
+        p.stat().st_size
+        for p in run.path.rglob("*")
+        if p.is_file() and p.suffix in (".safetensors", ".csv")
+    )
+    assert (
+        used < space.estimate(s)[1] + 20_000
+    )  # headers of files, which a network of a few hundred entries does not hide
 
 
 def test_a_run_that_lost_its_configuration_is_not_written_over(tmp_path: Path) -> None:
@@ -398,7 +453,9 @@ def test_files_of_the_users_own_and_lost_timings_do_not_keep_a_run_from_going_on
 
 def test_a_finished_run_is_read_only_where_it_is_as_it_was_written(tmp_path: Path) -> None:
     path = whole(tmp_path / "run").path
-    path.joinpath("summary.json").write_text(path.joinpath("summary.json").read_text().replace('"micro": 0.', '"micro": 0.9'))
+    path.joinpath("summary.json").write_text(
+        path.joinpath("summary.json").read_text().replace('"micro": 0.', '"micro": 0.9')
+    )
     with pytest.raises(Error, match=r"summary\.json is damaged: its sha256"):
         Run(path).accuracy  # noqa: B018
 

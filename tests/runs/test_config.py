@@ -18,13 +18,30 @@ DIGITS = Defaults(clients=20, minimum=10, join=0.5, rounds=20)
 
 def test_the_papers_settings_are_the_defaults() -> None:
     c = check({"data": "cifar10"}).resolved(Defaults(), 100)
-    assert (c.rounds, c.epochs, c.batch, c.lr, c.momentum, c.decay, c.join) == (200, 5, 32, 0.01, 0.0, 0.0, 0.1)
-    assert (c.partition, c.alpha, c.minimum, c.test, c.partition_seed, c.seed) == ("dirichlet", 0.1, 40, 0.5, 42, 42)
+    assert (c.rounds, c.epochs, c.batch, c.lr, c.momentum, c.decay, c.join) == (
+        200,
+        5,
+        32,
+        0.01,
+        0.0,
+        0.0,
+        0.1,
+    )
+    assert (c.partition, c.alpha, c.minimum, c.test, c.partition_seed, c.seed) == (
+        "dirichlet",
+        0.1,
+        40,
+        0.5,
+        42,
+        42,
+    )
     assert (c.buffers, c.shuffle, c.validation, c.lr_decay, c.local_steps) == ("local", False, 0.0, 1.0, 0)
     assert (c.model, c.head, c.score.finetune) == ("lenet5", "classifier", 5)
 
 
-@pytest.mark.parametrize(("clients", "join"), [(1, 1.0), (10, 1.0), (11, 0.5), (29, 0.5), (30, 0.1), (500, 0.1), (20, 0.5)])
+@pytest.mark.parametrize(
+    ("clients", "join"), [(1, 1.0), (10, 1.0), (11, 0.5), (29, 0.5), (30, 0.1), (500, 0.1), (20, 0.5)]
+)
 def test_the_join_ratio_suits_the_number_of_clients(clients: int, join: float) -> None:
     assert check({"clients": clients}).resolved(DIGITS, clients).join == join
     assert check({"clients": clients, "join": 0.7}).resolved(DIGITS, clients).join == 0.7
@@ -89,9 +106,15 @@ def test_what_is_wrong_is_said_in_one_sentence(words: dict[str, Any], says: str)
     [
         ("pfedsim", {"rho": 0.5, "similarity": "classwise", "own": 1.0}),
         ("pfedsim:uniform", {"similarity": "constant"}),
-        ("pfedsim:reference(rho=0.25)", {"rho": 0.25, "similarity": "mean", "own": pytest.approx(9.210340)}),
+        (
+            "pfedsim:reference(rho=0.25)",
+            {"rho": 0.25, "similarity": "mean", "own": pytest.approx(9.210340)},
+        ),
         (" pfedsim( rho = 1 , own=0 ) ", {"rho": 1.0, "own": 0.0}),
-        ("pfedsim(warmup=fedavg(weights=uniform), rho=0.2)", {"warmup": "fedavg(weights=uniform)", "rho": 0.2}),
+        (
+            "pfedsim(warmup=fedavg(weights=uniform), rho=0.2)",
+            {"warmup": "fedavg(weights=uniform)", "rho": 0.2},
+        ),
     ],
 )
 def test_a_method_is_a_name_perhaps_a_preset_perhaps_options(method: str, options: dict[str, Any]) -> None:
@@ -111,7 +134,9 @@ def test_a_users_method_by_file_with_options(tmp_path: Path) -> None:
         "@dataclass(frozen=True)\nclass FedAvg(Method):\n    pull: float = 1.0\n\nclass Other:\n    pass\n"
     )
     spec = f"{tmp_path / 'mine.py'}:FedAvg"
-    made: Any = check({"method": spec, "fedavg": {"pull": 2.5}}).method_made()  # even by the name of one of ours
+    made: Any = check(
+        {"method": spec, "fedavg": {"pull": 2.5}}
+    ).method_made()  # even by the name of one of ours
     assert made.pull == 2.5
     resolved = check({"method": f"{spec}(pull=3.5)"}).resolved(DIGITS, 20)
     again: Any = check(resolved.plain()).method_made()
@@ -127,7 +152,9 @@ def test_a_users_method_by_file_with_options(tmp_path: Path) -> None:
     st.fixed_dictionaries(
         {},
         optional={
-            "method": st.sampled_from(["local", "fedavg(weights=uniform)", "pfedsim:reference", "pfedsim(rho=0.1)"]),
+            "method": st.sampled_from(
+                ["local", "fedavg(weights=uniform)", "pfedsim:reference", "pfedsim(rho=0.1)"]
+            ),
             "clients": st.integers(1, 500),
             "alpha": st.floats(1e-3, 100),
             "lr": st.floats(1e-6, 1),
@@ -135,12 +162,16 @@ def test_a_users_method_by_file_with_options(tmp_path: Path) -> None:
             "join": st.floats(0.01, 1),
             "shuffle": st.booleans(),
             "buffers": st.sampled_from(["local", "shared"]),
-            "score": st.fixed_dictionaries({}, optional={"every": st.integers(0, 9), "finetune": st.integers(0, 9)}),
+            "score": st.fixed_dictionaries(
+                {}, optional={"every": st.integers(0, 9), "finetune": st.integers(0, 9)}
+            ),
         },
     ),
     st.integers(1, 200),
 )
-def test_a_resolved_configuration_is_toml_and_resolves_to_itself(words: dict[str, Any], clients: int) -> None:
+def test_a_resolved_configuration_is_toml_and_resolves_to_itself(
+    words: dict[str, Any], clients: int
+) -> None:
     resolved = check(words).resolved(DIGITS, clients)
     text = tomli_w.dumps(resolved.plain())
     again = check(tomllib.loads(text)).resolved(DIGITS, clients)

@@ -12,16 +12,16 @@ from damaging import damaged
 from stopping import FEDERATION, config, contents, go_on, stop_after, whole
 from torch import Tensor
 
+from pfedsim.core.server import run_rounds
 from pfedsim.data import partition
 from pfedsim.errors import Error
 from pfedsim.runs import config as configs
 from pfedsim.runs.checkpoint import FOLDER, read
 from pfedsim.runs.doctor import examine
-from pfedsim.runs.folder import Run
+from pfedsim.runs.reader import Run
 from pfedsim.runs.resume import stopped
-from pfedsim.runs.session import prepare
+from pfedsim.runs.setup import prepare
 from pfedsim.runs.state import to_tensors
-from pfedsim.server import run_rounds
 
 
 @pytest.fixture(autouse=True)
@@ -42,16 +42,26 @@ def sentence(call: Callable[[], object]) -> str:
 SHORT = {"rounds": 5, "score": {"every": 4, "finetune": 0}}
 
 
-def test_a_stopped_run_with_any_file_damaged_goes_on_from_the_right_bits_or_is_refused_by_name(tmp_path: Path) -> None:
-    """Every file, every way. What it would go on from is held against the rounds themselves; one way a file runs to the end."""
+def test_a_stopped_run_with_any_file_damaged_goes_on_from_the_right_bits_or_is_refused_by_name(
+    tmp_path: Path,
+) -> None:
+    """Every file, every way. What it would go on from is held against the rounds themselves; one way a file
+    runs to the end."""
     stop_after(tmp_path / "stopped", 4, **SHORT)
     stop_after(tmp_path / "other", 4, seed=5, **SHORT)
     expected = contents(whole(tmp_path / "whole", **SHORT).path)
     s = prepare(config(**SHORT), FEDERATION)
-    right = [to_tensors(r.state) for r in run_rounds(s.method, s.fed, s.kept, s.engine, s.schedule, s.begin())]
+    right = [
+        to_tensors(r.state) for r in run_rounds(s.method, s.fed, s.kept, s.engine, s.schedule, s.begin())
+    ]
     newest = max((tmp_path / "stopped" / FOLDER).glob("*.json"))
     record = read(newest)
-    needed = {*record["files"], *record["logs"], f"{FOLDER}/{newest.name}", *(f"{FOLDER}/{e['file']}" for e in record["state"])}
+    needed = {
+        *record["files"],
+        *record["logs"],
+        f"{FOLDER}/{newest.name}",
+        *(f"{FOLDER}/{e['file']}" for e in record["state"]),
+    }
     needed -= {"timings.jsonl"}
     names: dict[str, int] = {}
     refused = 0
@@ -66,7 +76,9 @@ def test_a_stopped_run_with_any_file_damaged_goes_on_from_the_right_bits_or_is_r
             refused += 1
             assert name == "config.toml", f"{copy}: {why}"
             continue
-        behind = record["logs"].get(name, {}).get("bytes") == 0  # what stands behind what counts is what a kill leaves
+        behind = (
+            record["logs"].get(name, {}).get("bytes") == 0
+        )  # what stands behind what counts is what a kill leaves
         if name in needed and not behind and not (kind == "missing" and name.endswith(newest.name)):
             assert any(name in note for note in said), f"{copy}: nothing was said"
             doctors: list[str] = []
@@ -75,7 +87,10 @@ def test_a_stopped_run_with_any_file_damaged_goes_on_from_the_right_bits_or_is_r
         if names[name] == 1 + len(names) % 3:
             go_on(copy)
             assert contents(copy) == expected, copy
-    print(f"stopped run: {sum(names.values())} damages to {len(names)} files; {refused} refused by name, the rest went on rightly")
+    print(
+        f"stopped run: {sum(names.values())} damages to {len(names)} files; {refused} refused by name, "
+        "the rest went on rightly"
+    )
     assert sum(names.values()) > 60
     assert refused >= 5
 
@@ -90,13 +105,22 @@ def _held_to(right: list[dict[str, Tensor]], run: Path) -> list[str]:
     return was.notes
 
 
-def test_the_doctor_finds_every_damaged_file_of_a_finished_run_and_reading_it_never_fails_but_in_a_sentence(tmp_path: Path) -> None:
+def test_the_doctor_finds_every_damaged_file_of_a_finished_run_and_reading_it_never_fails_but_in_a_sentence(
+    tmp_path: Path,
+) -> None:
     run = whole(tmp_path / "run", **SHORT)
     other = whole(tmp_path / "other", seed=5, **SHORT)
     assert examine(run.path).wrong == []
     assert (
         examine(run.path).checked
-        == len([name for name in contents(run.path) if name not in ("SHA256SUMS", "manifest.json", "timings.jsonl")]) + 2
+        == len(
+            [
+                name
+                for name in contents(run.path)
+                if name not in ("SHA256SUMS", "manifest.json", "timings.jsonl")
+            ]
+        )
+        + 2
     )
     cases = 0
     for name, kind, damage in damaged(run.path, other.path):
@@ -108,9 +132,16 @@ def test_the_doctor_finds_every_damaged_file_of_a_finished_run_and_reading_it_ne
         wrong = examine(tmp_path / "copy").wrong
         assert any(name in said for said in wrong) or (name == "SHA256SUMS" and wrong), f"{case}: {wrong}"
         for read_it in (
-            lambda r: r.summary, lambda r: r.config, lambda r: r.metrics(), lambda r: r.client_values(), lambda r: r.hits(),
-            lambda r: r.similarity(), lambda r: r.client(0), lambda r: r.client(3), lambda r: r.client(0).predict(FEDERATION.data.x[:2]),
-        ):  # fmt: skip
+            lambda r: r.summary,
+            lambda r: r.config,
+            lambda r: r.metrics(),
+            lambda r: r.client_values(),
+            lambda r: r.hits(),
+            lambda r: r.similarity(),
+            lambda r: r.client(0),
+            lambda r: r.client(3),
+            lambda r: r.client(0).predict(FEDERATION.data.x[:2]),
+        ):
             assert "\n" not in sentence(lambda read_it=read_it: read_it(Run(tmp_path / "copy"))), case
         shutil.rmtree(tmp_path / "copy")
         cases += 1

@@ -10,12 +10,12 @@ import pytest
 from small import session, table
 
 from pfedsim import federate, train
+from pfedsim.core.scoring import score
+from pfedsim.core.server import run_rounds
+from pfedsim.data.federation import Federation
 from pfedsim.data.partition import hold_out
-from pfedsim.federation import Federation
 from pfedsim.methods import METHODS, parse
 from pfedsim.report.run_page import run_page
-from pfedsim.scoring import score
-from pfedsim.server import run_rounds
 
 
 def held(share: float = 0.4) -> Federation:
@@ -64,14 +64,22 @@ def test_a_run_reports_them_apart(tmp_path: Path) -> None:
         assert f"<td>{100 * run.summary['unseen'][model]['micro']:.2f}</td>" in shown
     mean = sum(run.client_values(split="unseen")) / 2
     assert run.summary["unseen"]["served"]["mean"] == pytest.approx(mean)
-    again = train(federate("digits", unseen=0.2, **words), "fedavg", rounds=2, epochs=1, join=0.5, workers=1)
+    again = train(
+        federate("digits", unseen=0.2, **words), "fedavg", rounds=2, epochs=1, join=0.5, workers=1
+    )
     assert again.summary == run.summary
     from pfedsim.report.tables import run_table
 
-    assert [c.header for c in run_table([run]).columns][-2:] == ["2 unseen:\nserved", "2 unseen:\n+1 epochs"]
+    assert [c.header for c in run_table([run]).columns][-2:] == [
+        "2 unseen:\nserved",
+        "2 unseen:\n+1 epochs",
+    ]
 
 
 def test_without_them_nothing_changes() -> None:
     whole = table()
     assert Federation(whole.data, whole.partition).unseen == 0
-    assert "unseen" not in train(federate("digits", clients=4, minimum=20), "fedavg", rounds=1, epochs=1).summary
+    assert (
+        "unseen"
+        not in train(federate("digits", clients=4, minimum=20), "fedavg", rounds=1, epochs=1).summary
+    )

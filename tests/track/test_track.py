@@ -1,4 +1,5 @@
-"""Trackers, read back by their own readers: settings, every round's figures, the clients' spread, pictures, models."""
+"""Trackers, read back by their own readers: settings, every round's figures, the clients' spread, pictures,
+models."""
 
 from __future__ import annotations
 
@@ -14,15 +15,17 @@ import pytest
 
 import pfedsim
 from pfedsim import Error, track
-from pfedsim.federation import Federation
-from pfedsim.runs.folder import Run
+from pfedsim.data.federation import Federation
+from pfedsim.runs.reader import Run
 
 WORDS = {"rounds": 3, "epochs": 1, "join": 1.0}
 
 
 def tracked(digits: Federation, out: Path, spec: str) -> Run:
     notes: list[str] = []
-    run = pfedsim.train(digits, "pfedsim", out, watch=lambda now: notes.append(now.note), track=spec, **WORDS)
+    run = pfedsim.train(
+        digits, "pfedsim", out, watch=lambda now: notes.append(now.note), track=spec, **WORDS
+    )
     assert not any(notes), notes
     return run
 
@@ -31,7 +34,9 @@ def expected(run: Run) -> dict[str, dict[int, float]]:
     """A few series as the run's own files have them."""
     served = {r["round"]: r for r in run.metrics() if r.get("model") == "served"}
     rows = [r for r in run.clients() if (r["model"], r["metric"]) == ("served", "accuracy")]
-    medians = {k: float(np.median([float(r["value"]) for r in rows if r["round"] == str(k)])) for k in served}
+    medians = {
+        k: float(np.median([float(r["value"]) for r in rows if r["round"] == str(k)])) for k in served
+    }
     return {
         "round/train_loss": {r["round"]: r["train_loss"] for r in run.metrics() if "train_loss" in r},
         "round/bytes_up": {r["round"]: r["bytes_up"] for r in run.metrics() if "train_loss" in r},
@@ -72,7 +77,9 @@ def test_tensorboard(digits: Federation, tmp_path: Path) -> None:
 def test_mlflow(digits: Federation, tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
     store = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    mlflow.MlflowClient(store).create_experiment("pfedsim", artifact_location=(tmp_path / "artefacts").as_uri())
+    mlflow.MlflowClient(store).create_experiment(
+        "pfedsim", artifact_location=(tmp_path / "artefacts").as_uri()
+    )
     run = tracked(digits, tmp_path / "run", f"mlflow:{store}")
     client = mlflow.MlflowClient(store)
     (found,) = client.search_runs([client.get_experiment_by_name("pfedsim").experiment_id])
@@ -81,8 +88,13 @@ def test_mlflow(digits: Federation, tmp_path: Path) -> None:
     assert found.data.params["rounds"] == "3"
     for name, series in expected(run).items():
         assert {m.step: m.value for m in client.get_metric_history(found.info.run_id, name)} == series
-    assert {a.path for a in client.list_artifacts(found.info.run_id, "figures")} >= {"figures/curves.png", "figures/clients.png"}
-    same_files(run.path / "models", Path(client.download_artifacts(found.info.run_id, "models", str(tmp_path))))
+    assert {a.path for a in client.list_artifacts(found.info.run_id, "figures")} >= {
+        "figures/curves.png",
+        "figures/clients.png",
+    }
+    same_files(
+        run.path / "models", Path(client.download_artifacts(found.info.run_id, "models", str(tmp_path)))
+    )
 
 
 def test_wandb(digits: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,21 +116,29 @@ def test_wandb(digits: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     series: dict[str, dict[int, Any]] = {}
     for record in records:
         if record.WhichOneof("record_type") == "history":
-            values = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            values = {
+                item.key or "/".join(item.nested_key): json.loads(item.value_json)
+                for item in record.history.item
+            }
             for name, value in values.items():
                 series.setdefault(name, {})[values["_step"]] = value
     for name, values in expected(run).items():
         assert series[name] == pytest.approx(values)
     assert series["served/test/clients/histogram/_type"][3] == "histogram"
     assert series["figures/curves/_type"][3] == "image-file"
-    (artifact,) = [r.request.log_artifact.artifact if r.request.ByteSize() else r.artifact for r in records if _artifact(r)]
+    (artifact,) = [
+        r.request.log_artifact.artifact if r.request.ByteSize() else r.artifact
+        for r in records
+        if _artifact(r)
+    ]
     assert artifact.type == "model"
     assert {e.path for e in artifact.manifest.contents} == {p.name for p in (run.path / "models").iterdir()}
     assert [r.exit.exit_code for r in records if r.WhichOneof("record_type") == "exit"] == [0]
 
 
 def log_records(content: bytes) -> Iterator[bytes]:
-    """W&B's offline file is a LevelDB log behind 7 bytes of its own: blocks of 32 KiB with checked pieces of records."""
+    """W&B's offline file is a LevelDB log behind 7 bytes of its own: blocks of 32 KiB with checked pieces
+    of records."""
     place, record = 7, b""
     while place + 7 <= len(content):
         left = 32768 - place % 32768
@@ -146,7 +166,9 @@ class Broken:
 
     def __init__(self, place: str, name: str, settings: Mapping[str, Any]) -> None: ...
 
-    def round(self, number: int, figures: Mapping[str, float], spreads: Mapping[str, Sequence[float]]) -> None:
+    def round(
+        self, number: int, figures: Mapping[str, float], spreads: Mapping[str, Sequence[float]]
+    ) -> None:
         if number == 2:
             raise ConnectionError("nobody answers")
 
@@ -157,17 +179,23 @@ class Broken:
         Broken.closed = failed
 
 
-def test_a_tracker_that_fails_costs_no_run(digits: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_that_fails_costs_no_run(
+    digits: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pfedsim.track.follow.start", Broken)
     monkeypatch.setattr(track, "check", lambda spec: None)
     notes: list[str] = []
-    run = pfedsim.train(digits, "fedavg", tmp_path / "run", watch=lambda now: notes.append(now.note), track="x", **WORDS)
+    run = pfedsim.train(
+        digits, "fedavg", tmp_path / "run", watch=lambda now: notes.append(now.note), track="x", **WORDS
+    )
     assert run.summary["rounds"] == 3
     assert [note for note in notes if note] == ["tracking by x ended: nobody answers"]
     assert Broken.closed is False
 
 
-def test_a_run_that_fails_is_marked_so(digits: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_fails_is_marked_so(
+    digits: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pfedsim.track.follow.start", Broken)
     monkeypatch.setattr(track, "check", lambda spec: None)
 
@@ -187,7 +215,9 @@ def test_a_run_that_fails_is_marked_so(digits: Federation, tmp_path: Path, monke
         ("neptune:x", "known are tensorboard, mlflow, wandb"),
     ],
 )
-def test_wrong_trackers_are_refused_before_anything_runs(digits: Federation, tmp_path: Path, spec: str, says: str) -> None:
+def test_wrong_trackers_are_refused_before_anything_runs(
+    digits: Federation, tmp_path: Path, spec: str, says: str
+) -> None:
     with pytest.raises(Error, match=says):
         tracked(digits, tmp_path / "run", spec)
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,5 @@
-"""Where gradients come from: `torch` takes any network and device, `native` chains of common layers on the CPU, several times as fast."""
+"""Where gradients come from: `torch` takes any network and device, `native` chains of common layers on the
+CPU, several times as fast."""
 
 from __future__ import annotations
 
@@ -12,14 +13,16 @@ if TYPE_CHECKING:
 
     from pfedsim.backends.native import NativeNet
     from pfedsim.backends.torch import TorchNet
-    from pfedsim.layout import Layout
+    from pfedsim.core.layout import Layout
 
     Backend = TorchNet | NativeNet
 
 NAMES = ("auto", "torch", "native")
 
 
-def choose(asked: str, module: nn.Module, shape: tuple[int, ...], head: str, device: torch.device) -> tuple[str, str]:
+def choose(
+    asked: str, module: nn.Module, shape: tuple[int, ...], head: str, device: torch.device
+) -> tuple[str, str]:
     """The backend to use, and why it is not the fast one ("" where it is, or where torch was asked for)."""
     from pfedsim.backends import native
 
@@ -38,7 +41,14 @@ def choose(asked: str, module: nn.Module, shape: tuple[int, ...], head: str, dev
 
 
 def make(
-    name: str, module: nn.Module, layout: Layout, head: str, mean: Tensor, std: Tensor, shape: tuple[int, ...], device: torch.device
+    name: str,
+    module: nn.Module,
+    layout: Layout,
+    head: str,
+    mean: Tensor,
+    std: Tensor,
+    shape: tuple[int, ...],
+    device: torch.device,
 ) -> Backend:
     """The network on this backend."""
     if name == "native":

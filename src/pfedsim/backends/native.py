@@ -1,7 +1,8 @@
-"""Chains of convolution, norm, ReLU, max pool and linear layers on the CPU by our own C++: several times an eager PyTorch loop.
+"""Chains of convolution, norm, ReLU, max pool and linear layers on the CPU by our own C++: several times an
+eager PyTorch loop.
 
-The library is found beside this file as `_native*.so`. Where it is missing `available()` is False and nothing else happens.
-"""
+The library is found beside this file as `_native*.so`. Where it is missing `available()` is False and
+nothing else happens."""
 
 from __future__ import annotations
 
@@ -16,19 +17,46 @@ from torch.nn import functional as F
 
 from pfedsim.backends.chain import STAGE, Link, Unfit, chain_of
 from pfedsim.backends.torch import normalised
+from pfedsim.core.layout import Layout
 from pfedsim.errors import Error
-from pfedsim.layout import Layout
 
 _WORDS = [
-    *("kind", "in_", "height", "width", "out", "out_height", "out_width", "kernel_h", "kernel_w", "pad_h", "pad_w"),
-    *("pool_h", "pool_w", "norm", "relu", "weight", "bias", "mean", "variance", "weight_trains", "bias_trains"),
+    *(
+        "kind",
+        "in_",
+        "height",
+        "width",
+        "out",
+        "out_height",
+        "out_width",
+        "kernel_h",
+        "kernel_w",
+        "pad_h",
+        "pad_w",
+    ),
+    *(
+        "pool_h",
+        "pool_w",
+        "norm",
+        "relu",
+        "weight",
+        "bias",
+        "mean",
+        "variance",
+        "weight_trains",
+        "bias_trains",
+    ),
 ]
 
 
 class _Op(ctypes.Structure):
     """csrc/net.h: Op."""
 
-    _fields_ = [*((name, ctypes.c_int64) for name in _WORDS), ("momentum", ctypes.c_double), ("epsilon", ctypes.c_double)]
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in _WORDS),
+        ("momentum", ctypes.c_double),
+        ("epsilon", ctypes.c_double),
+    ]
 
 
 @cache
@@ -76,18 +104,24 @@ def unfit(module: nn.Module, shape: tuple[int, ...], head: str | None = None) ->
 
 
 def kernel_set(kernels: str = "auto") -> str:
-    """The kernels that run where `kernels` is asked for: "portable", "avx2" or "avx512"; "" where there are none."""
+    """The kernels that run where `kernels` is asked for: "portable", "avx2" or "avx512"; "" where there are
+    none."""
     library = _library()
     found = library.pfedsim_kernel_set(kernels.encode()) if library else None
     return found.decode() if found else ""
 
 
 def mix(rows: Sequence[Tensor], table: Sequence[Sequence[float]]) -> list[Tensor]:
-    """sum(w row) / sum(w) for each line of weights, row by row in the given order, in float64: the bits of `rows.weighted_means`."""
+    """sum(w row) / sum(w) for each line of weights, row by row in the given order, in float64: the bits of
+    `rows.weighted_means`."""
     library = _library()
     assert library is not None
     held = [_floats(row) for row in rows]
-    if not held or any(len(line) != len(held) for line in table) or {row.shape for row in held} != {held[0].shape}:
+    if (
+        not held
+        or any(len(line) != len(held) for line in table)
+        or {row.shape for row in held} != {held[0].shape}
+    ):
         raise ValueError(f"means of {len(rows)} rows by lines of {[len(line) for line in table]} weights")
     totals = []
     for line in table:
@@ -98,7 +132,9 @@ def mix(rows: Sequence[Tensor], table: Sequence[Sequence[float]]) -> list[Tensor
     means = [torch.empty_like(held[0]) for _ in table]
     weights = torch.tensor(table, dtype=torch.float64)
     sums = torch.tensor(totals, dtype=torch.float64)
-    library.pfedsim_mix(_pointers(held), _at(weights), _at(sums), len(held), len(means), held[0].numel(), _pointers(means))
+    library.pfedsim_mix(
+        _pointers(held), _at(weights), _at(sums), len(held), len(means), held[0].numel(), _pointers(means)
+    )
     return means
 
 
@@ -110,12 +146,22 @@ class NativeNet:
     """A network as functions of its flat vector."""
 
     def __init__(
-        self, module: nn.Module, layout: Layout, head: str, mean: Tensor, std: Tensor, shape: tuple[int, ...], kernels: str = "auto"
+        self,
+        module: nn.Module,
+        layout: Layout,
+        head: str,
+        mean: Tensor,
+        std: Tensor,
+        shape: tuple[int, ...],
+        kernels: str = "auto",
     ):
         self.device = torch.device("cpu")
         library = _library()
         if library is None:
-            raise Error("the native backend was not built here; use backend = torch, or install pfedsim with a C++17 compiler at hand")
+            raise Error(
+                "the native backend was not built here; use backend = torch, or install pfedsim with a "
+                "C++17 compiler at hand"
+            )
         try:
             chain = chain_of(module, tuple(shape), head)
         except Unfit as why:
@@ -141,9 +187,15 @@ class NativeNet:
         return normalised(x, self._mean, self._std)
 
     def grad(
-        self, theta: Tensor, statistics: Tensor, x: Tensor, targets: Tensor, at_features: Callable[[Tensor], Tensor] | None = None
+        self,
+        theta: Tensor,
+        statistics: Tensor,
+        x: Tensor,
+        targets: Tensor,
+        at_features: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, float]:
-        """Gradient and value of the mean cross-entropy in train mode with the norm statistics given, and those that follow."""
+        """Gradient and value of the mean cross-entropy in train mode with the norm statistics given, and
+        those that follow."""
         theta = self._with(theta, statistics)
         x, count = self._samples(x, self._shape, training=True)
         hard, soft = self._targets(targets, count)
@@ -155,17 +207,31 @@ class NativeNet:
             self._call("forward", _at(theta), _at(x), count, _at(features))
             extra = _floats(at_features(features))
             if extra.shape != features.shape:
-                raise Error(f"at_features gave a gradient of shape {tuple(extra.shape)} for features of shape {tuple(features.shape)}")
+                raise Error(
+                    f"at_features gave a gradient of shape {tuple(extra.shape)} for features of shape "
+                    f"{tuple(features.shape)}"
+                )
         gradient, loss = torch.zeros(self._layout.size), ctypes.c_double()
-        self._call("backward", _at(theta), _at(hard), _at(soft), _at(extra), _at(gradient), ctypes.byref(loss))
+        self._call(
+            "backward", _at(theta), _at(hard), _at(soft), _at(extra), _at(gradient), ctypes.byref(loss)
+        )
         return gradient, theta[self._buffers], loss.value
 
     def descend(
-        self, theta: Tensor, statistics: Tensor, x: Tensor, y: Tensor, steps: Sequence[Tensor], lr: float, moves: Tensor,
-        momentum: float = 0.0, decay: float = 0.0,
-    ) -> tuple[Tensor, Tensor, list[float]]:  # fmt: skip
-        """A whole phase of SGD in one call: `steps` holds each step's sample numbers. The model, the statistics and each step's loss;
-        the same bits as `grad` and the update of `client.train`, step by step."""
+        self,
+        theta: Tensor,
+        statistics: Tensor,
+        x: Tensor,
+        y: Tensor,
+        steps: Sequence[Tensor],
+        lr: float,
+        moves: Tensor,
+        momentum: float = 0.0,
+        decay: float = 0.0,
+    ) -> tuple[Tensor, Tensor, list[float]]:
+        """A whole phase of SGD in one call: `steps` holds each step's sample numbers. The model, the
+        statistics and each step's loss; the same bits as `grad` and the update of `client.train`, step by
+        step."""
         theta = self._with(theta, statistics)
         x, _ = self._samples(x, self._shape)
         hard, soft = self._targets(y, len(x))
@@ -180,7 +246,9 @@ class NativeNet:
         losses = torch.empty(len(steps), dtype=torch.float64)
         mask = moves.to(torch.uint8).contiguous()
         if mask.shape != theta.shape:
-            raise Error(f"the mask of what moves has shape {tuple(mask.shape)}, the model's is {tuple(theta.shape)}")
+            raise Error(
+                f"the mask of what moves has shape {tuple(mask.shape)}, the model's is {tuple(theta.shape)}"
+            )
         where = [_at(t) for t in (theta, x, hard, soft, order, ends)]
         self._call("descend", *where, len(steps), _at(mask), lr, momentum, decay, _at(losses))
         return theta, theta[self._buffers], losses.tolist()
@@ -197,7 +265,9 @@ class NativeNet:
         """The classifier's scores for features `z`, in eval mode."""
         return self._evaluate(theta, z, self._width, self._head, self._last, (self._classes,))
 
-    def _evaluate(self, theta: Tensor, x: Tensor, shape: tuple[int, ...], first: int, last: int, out: tuple[int, ...]) -> Tensor:
+    def _evaluate(
+        self, theta: Tensor, x: Tensor, shape: tuple[int, ...], first: int, last: int, out: tuple[int, ...]
+    ) -> Tensor:
         theta = self._model(theta)
         x, count = self._samples(x, shape)
         result = torch.empty(count, *out)
@@ -209,12 +279,23 @@ class NativeNet:
         return float(F.cross_entropy(self.logits(theta, x).double(), y))
 
     def head_grad(self, theta: Tensor, z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradient of the classifier's mean cross-entropy at features `z`: by `theta` and by `z`, in eval mode."""
+        """Gradient of the classifier's mean cross-entropy at features `z`: by `theta` and by `z`, in eval
+        mode."""
         theta = self._model(theta)
         z, count = self._samples(z, self._width)
         hard, soft = self._targets(targets, count)
         gradient, by_z, loss = torch.zeros(self._layout.size), torch.empty_like(z), ctypes.c_double()
-        self._call("head_gradient", _at(theta), _at(z), count, _at(hard), _at(soft), _at(gradient), _at(by_z), ctypes.byref(loss))
+        self._call(
+            "head_gradient",
+            _at(theta),
+            _at(z),
+            count,
+            _at(hard),
+            _at(soft),
+            _at(gradient),
+            _at(by_z),
+            ctypes.byref(loss),
+        )
         return gradient, by_z
 
     def moments(self, theta: Tensor, x: Tensor) -> list[tuple[int, Tensor, Tensor]]:
@@ -224,7 +305,13 @@ class NativeNet:
         sizes = [channels for channels, _ in self._sites]
         means, variances = (torch.empty(sum(sizes), dtype=torch.float64) for _ in range(2))
         self._call("moments", _at(theta), _at(x), count, _at(means), _at(variances))
-        parts = zip(self._chain.norms(), self._sites, torch.split(means.float(), sizes), torch.split(variances.float(), sizes), strict=True)
+        parts = zip(
+            self._chain.norms(),
+            self._sites,
+            torch.split(means.float(), sizes),
+            torch.split(variances.float(), sizes),
+            strict=True,
+        )
         found = {name: (count * pixels, mean, variance) for name, (_, pixels), mean, variance in parts}
         return [found[name] for name, _ in self._layout.norms]
 
@@ -234,7 +321,9 @@ class NativeNet:
 
     def _model(self, theta: Tensor) -> Tensor:
         if theta.shape != (self._layout.size,):
-            raise Error(f"a model has {self._layout.size} entries; this vector has shape {tuple(theta.shape)}")
+            raise Error(
+                f"a model has {self._layout.size} entries; this vector has shape {tuple(theta.shape)}"
+            )
         return _floats(theta)
 
     def _with(self, theta: Tensor, statistics: Tensor) -> Tensor:
@@ -252,18 +341,26 @@ class NativeNet:
 
     def _check_batch(self, smallest: int) -> None:
         if smallest < 1 or any(smallest * pixels < 2 for _, pixels in self._sites):
-            raise ValueError(f"a batch of {smallest}: norm layers need more than one value per channel in train mode")
+            raise ValueError(
+                f"a batch of {smallest}: norm layers need more than one value per channel in train mode"
+            )
 
     def _targets(self, targets: Tensor, count: int) -> tuple[Tensor | None, Tensor | None]:
         """Hard labels or soft targets, whichever they are."""
         if targets.dtype.is_floating_point:
             if targets.shape != (count, self._classes):
-                raise Error(f"soft targets have shape {tuple(targets.shape)}; {count} samples of {self._classes} classes are expected")
+                raise Error(
+                    f"soft targets have shape {tuple(targets.shape)}; {count} samples of {self._classes} "
+                    "classes are expected"
+                )
             return None, _floats(targets)
         if targets.shape != (count,):
             raise Error(f"labels have shape {tuple(targets.shape)}; {count} are expected")
         if count and (int(targets.min()) < 0 or int(targets.max()) >= self._classes):
-            raise Error(f"labels reach from {int(targets.min())} to {int(targets.max())}; the network has {self._classes} classes")
+            raise Error(
+                f"labels reach from {int(targets.min())} to {int(targets.max())}; the network has "
+                f"{self._classes} classes"
+            )
         return targets.detach().to(torch.int64).contiguous(), None
 
 
@@ -290,9 +387,20 @@ def _described(link: Link, layout: Layout) -> _Op:
     channels, height, width = _sides(link.shape)
     out, out_height, out_width = _sides(link.out)
     op = _Op(
-        kind=link.kind, in_=channels, height=height, width=width, out=out, out_height=out_height, out_width=out_width,
-        pool_h=1, pool_w=1, weight=-1, bias=-1, mean=-1, variance=-1,
-    )  # fmt: skip
+        kind=link.kind,
+        in_=channels,
+        height=height,
+        width=width,
+        out=out,
+        out_height=out_height,
+        out_width=out_width,
+        pool_h=1,
+        pool_w=1,
+        weight=-1,
+        bias=-1,
+        mean=-1,
+        variance=-1,
+    )
     layer, prefix = (link.batch_norm, link.norm) if link.kind == STAGE else (link.module, link.name)
     if isinstance(layer, nn.Conv2d):
         op.kernel_h, op.kernel_w = layer.kernel_size

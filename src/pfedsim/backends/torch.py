@@ -1,4 +1,5 @@
-"""Any network on any device by PyTorch: the module's tensors are views of one flat vector, so that loading a model is one copy."""
+"""Any network on any device by PyTorch: the module's tensors are views of one flat vector, so that loading
+a model is one copy."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pfedsim.layout import Layout, norm_layers
+from pfedsim.core.layout import Layout, norm_layers
 
 CHUNK = 256  # images in one eval-mode pass
 
@@ -16,7 +17,9 @@ CHUNK = 256  # images in one eval-mode pass
 class TorchNet:
     """A network as functions of its flat vector."""
 
-    def __init__(self, module: nn.Module, layout: Layout, head: str, mean: Tensor, std: Tensor, device: torch.device):
+    def __init__(
+        self, module: nn.Module, layout: Layout, head: str, mean: Tensor, std: Tensor, device: torch.device
+    ):
         self.device = device
         self._module, self._layout = module.to(device), layout
         self._mean, self._std = mean.to(device), std.to(device)
@@ -31,8 +34,9 @@ class TorchNet:
             if name in parameters and parameters[name].requires_grad:
                 parameters[name].grad = layout.view(self._grad, name)
         self._buffers = layout.buffers.nonzero()[:, 0].to(device)  # places: ten times as fast as a mask
-        # Channels last is 1.5 times as fast for depthwise convolutions and slower for others (docs/performance.md); a rule, not a trial
-        # at each start, because the two formats round differently.
+        # Channels last is 1.5 times as fast for depthwise convolutions and slower for others
+        # (docs/performance.md); a rule, not a trial at each start, because the two formats round
+        # differently.
         grouped = any(isinstance(m, nn.Conv2d) and m.groups > 1 for m in module.modules())
         self._format = torch.channels_last if grouped else torch.preserve_format
         self._head.register_forward_pre_hook(self._keep_features)
@@ -51,9 +55,15 @@ class TorchNet:
         return normal.to(memory_format=self._format) if normal.ndim == 4 else normal
 
     def grad(
-        self, theta: Tensor, statistics: Tensor, x: Tensor, targets: Tensor, at_features: Callable[[Tensor], Tensor] | None = None
+        self,
+        theta: Tensor,
+        statistics: Tensor,
+        x: Tensor,
+        targets: Tensor,
+        at_features: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, float]:
-        """Gradient and value of the mean cross-entropy in train mode with the norm statistics given, and those that follow."""
+        """Gradient and value of the mean cross-entropy in train mode with the norm statistics given, and
+        those that follow."""
         self._load(theta, training=True)
         self._flat[self._buffers] = statistics
         self._grad.zero_()
@@ -96,7 +106,8 @@ class TorchNet:
             return scores.to(z.device)
 
     def head_grad(self, theta: Tensor, z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradient of the classifier's mean cross-entropy at features `z`: by `theta` and by `z`, in eval mode."""
+        """Gradient of the classifier's mean cross-entropy at features `z`: by `theta` and by `z`, in eval
+        mode."""
         self._load(theta, training=False)
         self._grad.zero_()
         here = z.detach().to(self.device).requires_grad_()
@@ -123,7 +134,10 @@ class TorchNet:
         finally:
             for hook in hooks:
                 hook.remove()
-        return [(count, mean.float(), variance.float()) for count, mean, variance in (found[name] for name in norms)]
+        return [
+            (count, mean.float(), variance.float())
+            for count, mean, variance in (found[name] for name in norms)
+        ]
 
 
 def normalised(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:

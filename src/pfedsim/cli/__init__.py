@@ -21,7 +21,8 @@ def _terminated(*_: Any) -> None:
 
 
 def main() -> None:
-    """`pfedsim`: an error of the user's is one sentence and exit code 2 (docs/exit-codes.md); PFEDSIM_DEBUG=1 shows the traceback."""
+    """`pfedsim`: an error of the user's is one sentence and exit code 2 (docs/exit-codes.md);
+    PFEDSIM_DEBUG=1 shows the traceback."""
     from pfedsim.errors import Error
 
     signal.signal(signal.SIGTERM, _terminated)

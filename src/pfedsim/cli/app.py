@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,12 +20,11 @@ from pfedsim.cli import Interrupted, Terminated, data
 from pfedsim.cli.models import export, predict
 from pfedsim.cli.options import listed, numbers, with_settings
 from pfedsim.cli.progress import reading, screen, watching
-from pfedsim.cli.reproduce import reproduce
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS
 from pfedsim.runs.config import Config
 from pfedsim.runs.durable import held
-from pfedsim.runs.folder import Run, is_run_folder, slug, stated
+from pfedsim.runs.reader import Run, is_run_folder, slug, stated
 from pfedsim.track import check as check_tracker
 
 app = typer.Typer(
@@ -43,7 +43,12 @@ Json = Annotated[bool, typer.Option("--json", help="print the summary as JSON, a
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="the folder to write")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="delete an earlier run in that folder first")]
 Resume = Annotated[bool, typer.Option("--resume", help="go on with a stopped run in that folder")]
-Drift = Annotated[bool, typer.Option("--allow-drift", help="go on with other software or hardware than before, and mark the run")]
+Drift = Annotated[
+    bool,
+    typer.Option(
+        "--allow-drift", help="go on with other software or hardware than before, and mark the run"
+    ),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -71,7 +76,11 @@ def run(
     """Run one method on a federation and write its folder."""
     from pfedsim.methods import label
 
-    place = out or Path("runs") / f"{slug(config.data)}-{slug(label(config.method_made()))}-seed{config.seed}-{config.digest()[:6]}"
+    place = (
+        out
+        or Path("runs")
+        / f"{slug(config.data)}-{slug(label(config.method_made()))}-seed{config.seed}-{config.digest()[:6]}"
+    )
     resume = _make_room(place, resume, fresh)
     _carry_out(config, place, quiet, as_json, resume=resume, allow_drift=allow_drift)
 
@@ -79,9 +88,18 @@ def run(
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run that was stopped")],
-    data_dir: Annotated[str | None, typer.Option("--data-dir", metavar="DIR", help="folder of the data sets, if it has moved")] = None,
-    workers: Annotated[int | None, typer.Option("--workers", min=1, metavar="N", help="worker processes (default: all cores)")] = None,
-    track: Annotated[str | None, typer.Option("--track", metavar="TRACKER", help="as in pfedsim run; it is told the whole run")] = None,
+    data_dir: Annotated[
+        str | None,
+        typer.Option("--data-dir", metavar="DIR", help="folder of the data sets, if it has moved"),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, metavar="N", help="worker processes (default: all cores)"),
+    ] = None,
+    track: Annotated[
+        str | None,
+        typer.Option("--track", metavar="TRACKER", help="as in pfedsim run; it is told the whole run"),
+    ] = None,
     allow_drift: Drift = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -96,11 +114,13 @@ def resume(
 
 def _carry_out(config: Config | None, place: Path, quiet: bool, as_json: bool, **how: Any) -> None:
     from pfedsim.report.tables import run_table
-    from pfedsim.runs.run import execute
-    from pfedsim.runs.session import federate
+    from pfedsim.runs.execute import execute
+    from pfedsim.runs.setup import federate
 
     console = screen()
-    with _stoppable(lambda: f"; go on with: pfedsim resume {place}" if (place / "config.toml").is_file() else ""):
+    with _stoppable(
+        lambda: f"; go on with: pfedsim resume {place}" if (place / "config.toml").is_file() else ""
+    ):
         federation = None
         if config is not None and not how.get("resume"):  # a run that goes on has its own partition
             with reading(console, quiet or as_json) as tell:
@@ -114,12 +134,15 @@ def _carry_out(config: Config | None, place: Path, quiet: bool, as_json: bool, *
     else:
         console.print(run_table([result]))
         _say_drift(console, [result])
-        console.print(f"written to {place}; pictures: pfedsim show {place}", highlight=False, soft_wrap=True)
+        console.print(
+            f"written to {place}; pictures: pfedsim show {place}", highlight=False, soft_wrap=True
+        )
 
 
 @contextmanager
 def _stoppable(then: Callable[[], str]) -> Iterator[None]:
-    """Says with a stop what to do next. Not KeyboardInterrupt itself, which click would take for its own."""
+    """Says with a stop what to do next. Not KeyboardInterrupt itself, which click would take for its
+    own."""
     try:
         yield
     except KeyboardInterrupt:
@@ -132,7 +155,9 @@ def _stoppable(then: Callable[[], str]) -> Iterator[None]:
 @with_settings("method", "seed")
 def compare(
     config: Config,
-    methods: Annotated[str, typer.Option("--methods", help="all, or methods separated by commas")] = "local,fedavg,pfedsim",
+    methods: Annotated[
+        str, typer.Option("--methods", help="all, or methods separated by commas")
+    ] = "local,fedavg,pfedsim",
     seeds: Annotated[str, typer.Option("--seeds", help="seeds, separated by commas")] = "42",
     out: Out = None,
     fresh: Fresh = False,
@@ -153,11 +178,11 @@ def compare(
 
     for spec in specs:
         parse(spec, config.options)
+    from pfedsim.experiments.compare import compare as carry_out
     from pfedsim.report.figures import comparison_figures
     from pfedsim.report.formats import write_all
     from pfedsim.report.tables import caption, comparison_tables, verdict
-    from pfedsim.runs.compare import compare as carry_out
-    from pfedsim.runs.session import federate
+    from pfedsim.runs.setup import federate
 
     console = screen()
     with _stoppable(lambda: "; the same command goes on"):
@@ -183,13 +208,20 @@ def compare(
 def show(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of finished runs")],
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="where the pictures go (default: the first run's figures/)")
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="where the pictures go (default: the first run's figures/)"
+        ),
     ] = None,
     html: Annotated[
-        bool, typer.Option("--html", help="one self-contained page instead of pictures: report.html in the run's folder")
+        bool,
+        typer.Option(
+            "--html", help="one self-contained page instead of pictures: report.html in the run's folder"
+        ),
     ] = False,
 ) -> None:
-    """A table of finished runs, and curves, similarities and per-client accuracies as pictures or as one page."""
+    """A table of finished runs, and curves, similarities and per-client accuracies as pictures or as one
+    page."""
     if html and len(runs) > 1:
         raise Error(f"--html makes a page of one run, not of {len(runs)}")
     from pfedsim.report.figures import run_figures
@@ -225,7 +257,10 @@ def watch(run: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a r
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="one method: its options, what it sends and keeps, what goes wrong elsewhere")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="one method: its options, what it sends and keeps, what goes wrong elsewhere"),
+    ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="all methods in full, as Markdown")] = False,
 ) -> None:
     """The methods, or one of them in full."""
@@ -253,9 +288,18 @@ def methods(
 @app.command()
 def model(
     name: Annotated[str, typer.Argument(help="lenet5, mobilenetv2, mlp, cnn1d, or your own file.py:Class")],
-    shape: Annotated[str, typer.Option("--shape", metavar="C,H,W", help="of one sample (default: of a set that the network suits)")] = "",
-    classes: Annotated[int | None, typer.Option("--classes", min=1, metavar="N", help="number of classes")] = None,
-    head: Annotated[str, typer.Option("--head", help="the network's attribute that is its classifier")] = "classifier",
+    shape: Annotated[
+        str,
+        typer.Option(
+            "--shape", metavar="C,H,W", help="of one sample (default: of a set that the network suits)"
+        ),
+    ] = "",
+    classes: Annotated[
+        int | None, typer.Option("--classes", min=1, metavar="N", help="number of classes")
+    ] = None,
+    head: Annotated[
+        str, typer.Option("--head", help="the network's attribute that is its classifier")
+    ] = "classifier",
 ) -> None:
     """A network's architecture as papers print it: layers, outputs, parameters."""
     from pfedsim import models
@@ -276,14 +320,16 @@ def model(
 
 
 @app.command()
-def check(method: Annotated[str, typer.Argument(help="a method's name, or your own as file.py:Class")]) -> None:
+def check(
+    method: Annotated[str, typer.Argument(help="a method's name, or your own as file.py:Class")],
+) -> None:
     """Hold a method to what every method must do; exit code 1 where it fails."""
     from pfedsim.methods import parse
 
     made = parse(method)
     import warnings
 
-    from pfedsim.conformance import check as carry_out
+    from pfedsim.dev.conformance import check as carry_out
     from pfedsim.errors import Notice
 
     console = screen()
@@ -292,7 +338,8 @@ def check(method: Annotated[str, typer.Argument(help="a method's name, or your o
         results = carry_out(made)
     for result in results:
         console.print(
-            f"{'FAILED' if result.why else 'passed'}  {result.name}" + (f": {result.why}" if result.why else ""),
+            f"{'FAILED' if result.why else 'passed'}  {result.name}"
+            + (f": {result.why}" if result.why else ""),
             highlight=False,
             markup=False,
         )
@@ -302,7 +349,9 @@ def check(method: Annotated[str, typer.Argument(help="a method's name, or your o
 
 
 @app.command()
-def doctor(runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of runs, finished or not")]) -> None:
+def doctor(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of runs, finished or not")],
+) -> None:
     """Hold every file of a run's folder against its sha256; exit code 1 where something is wrong."""
     from pfedsim.runs.doctor import examine
 
@@ -312,19 +361,29 @@ def doctor(runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="fo
         for sentence in found.wrong:
             console.print(f"WRONG  {sentence}", highlight=False, markup=False, soft_wrap=True)
         verdict = f"{len(found.wrong)} things are wrong" if found.wrong else "nothing is wrong"
-        console.print(f"{found.state or run}; {found.checked} files checked, {verdict}", highlight=False, markup=False, soft_wrap=True)
+        console.print(
+            f"{found.state or run}; {found.checked} files checked, {verdict}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
         wrong += len(found.wrong)
     raise typer.Exit(1 if wrong else 0)
 
 
 @app.command()
 def bench(
-    repetitions: Annotated[int, typer.Option("--repetitions", min=1, help="of each measurement, in turns")] = 5,
+    repetitions: Annotated[
+        int, typer.Option("--repetitions", min=1, help="of each measurement, in turns")
+    ] = 5,
     rounds: Annotated[int, typer.Option("--rounds", min=2, help="of the whole run")] = 20,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="write bench.json, bench.md and bench.png there")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="write bench.json, bench.md and bench.png there"),
+    ] = None,
 ) -> None:
     """Measure how fast this machine trains, scores and runs rounds; ratios of one run."""
-    from pfedsim.bench import bench as measure
+    from pfedsim.dev.bench import bench as measure
     from pfedsim.report.bench import write
 
     console = screen()
@@ -334,18 +393,29 @@ def bench(
             console.print(str(path), highlight=False, soft_wrap=True)
 
 
-app.command()(reproduce)
+def _plugins() -> None:
+    """Commands that other distributions add, such as pfedsim-paper's `reproduce`."""
+    for found in sorted(entry_points(group="pfedsim.commands"), key=lambda point: point.name):
+        app.command(name=found.name)(found.load())
+
+
+_plugins()
 
 
 def _say_drift(console: Console, runs: list[Run]) -> None:
     """Marked runs are shown as such."""
     for run in runs:
         if drift := run.summary.get("drift"):
-            console.print(f"{run.path} was resumed with other software or hardware: {'; '.join(drift)}", highlight=False, soft_wrap=True)
+            console.print(
+                f"{run.path} was resumed with other software or hardware: {'; '.join(drift)}",
+                highlight=False,
+                soft_wrap=True,
+            )
 
 
 def _make_room(place: Path, resume: bool, fresh: bool) -> bool:
-    """Whether an earlier run in that folder goes on; what is in the way is deleted only when that was said."""
+    """Whether an earlier run in that folder goes on; what is in the way is deleted only when that was
+    said."""
     if resume and fresh:
         raise Error("--resume goes on with an earlier run and --fresh deletes it; give one of them")
     if not place.exists():
@@ -356,14 +426,20 @@ def _make_room(place: Path, resume: bool, fresh: bool) -> bool:
         return resume
     if not fresh and is_run_folder(place) and sys.stdin.isatty() and sys.stdout.isatty():
         what = "a finished run" if (place / "summary.json").is_file() else "a run that was stopped"
-        answer = typer.prompt(f"{place} holds {what}: resume it, start afresh (deletes it), or quit? [resume/fresh/quit]", default="resume")
+        answer = typer.prompt(
+            f"{place} holds {what}: resume it, start afresh (deletes it), or quit? [resume/fresh/quit]",
+            default="resume",
+        )
         if answer not in ("resume", "fresh"):
             raise typer.Exit(2)
         if answer == "resume":
             return True
         fresh = True
     if not fresh:
-        raise Error(f"{place} exists already; give another --out, --resume to go on with it, or --fresh to delete it first")
+        raise Error(
+            f"{place} exists already; give another --out, --resume to go on with it, or --fresh to "
+            "delete it first"
+        )
     _remove(place)
     return False
 
@@ -386,4 +462,6 @@ def _is_comparison(place: Path) -> bool:
     """Only runs, and what `compare` writes beside them."""
     ours = {"table.md", "table.tex", "table.csv", "gains.csv", "figures"}
     others = [p for p in place.iterdir() if p.name not in ours]
-    return all(p.is_dir() and is_run_folder(p) for p in others) and (bool(others) or not any(place.iterdir()))
+    return all(p.is_dir() and is_run_folder(p) for p in others) and (
+        bool(others) or not any(place.iterdir())
+    )

@@ -1,4 +1,5 @@
-"""The settings as command-line options: made from the configuration's fields, so that the words are the same everywhere."""
+"""The settings as command-line options: made from the configuration's fields, so that the words are the
+same everywhere."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ from pfedsim.runs.config import Config
 NOT_OPTIONS = {"score", "dropouts", "options", "digests"}
 
 
-def with_settings(*leave_out: str, file: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command CONFIG.toml, an option for every setting and --set; it receives them checked, as `config`. Without `file`, the
-    options alone."""
+def with_settings(
+    *leave_out: str, file: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command CONFIG.toml, an option for every setting and --set; it receives them checked, as
+    `config`. Without `file`, the options alone."""
     names = [name for name in Config.model_fields if name not in NOT_OPTIONS and name not in leave_out]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -43,7 +46,11 @@ def with_settings(*leave_out: str, file: bool = True) -> Callable[[Callable[...,
             default=None,
             annotation=Annotated[
                 list[str] | None,
-                typer.Option("--set", metavar="KEY=VALUE", help="any setting: score.finetune=0, dropouts.never=0.1, pfedsim.rho=0.3, ..."),
+                typer.Option(
+                    "--set",
+                    metavar="KEY=VALUE",
+                    help="any setting: score.finetune=0, dropouts.never=0.1, pfedsim.rho=0.3, ...",
+                ),
             ],
         )
         parameters = [*(p for p in own if p.name != "config"), *map(_parameter, names)]
@@ -64,10 +71,17 @@ def _parameter(name: str) -> inspect.Parameter:
     shown = "" if field.default is None or name == "data_dir" else f" [default: {field.default}]"
     text = (field.description or "") + shown
     if field.annotation is bool:
-        annotation: Any = Annotated[bool | None, typer.Option(flag + "/--no-" + name.replace("_", "-"), help=text, show_default=False)]
+        annotation: Any = Annotated[
+            bool | None,
+            typer.Option(flag + "/--no-" + name.replace("_", "-"), help=text, show_default=False),
+        ]
     else:
-        metavar = next((m for kind, m in (("int", "N"), ("float", "X")) if kind in str(field.annotation)), "TEXT")
-        annotation = Annotated[str | None, typer.Option(flag, metavar=metavar, help=text, show_default=False)]
+        metavar = next(
+            (m for kind, m in (("int", "N"), ("float", "X")) if kind in str(field.annotation)), "TEXT"
+        )
+        annotation = Annotated[
+            str | None, typer.Option(flag, metavar=metavar, help=text, show_default=False)
+        ]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
@@ -110,7 +124,14 @@ def numbers(text: str) -> list[int]:
     found: list[int] = []
     for part in listed(text):
         first, _, last = part.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first) or part.endswith("-"):
-            raise Error(f"--seeds {text!r}: seeds are whole numbers separated by commas, or a range such as 42-44")
+        if (
+            not first.isdecimal()
+            or not (last or first).isdecimal()
+            or int(last or first) < int(first)
+            or part.endswith("-")
+        ):
+            raise Error(
+                f"--seeds {text!r}: seeds are whole numbers separated by commas, or a range such as 42-44"
+            )
         found += range(int(first), int(last or first) + 1)
     return found

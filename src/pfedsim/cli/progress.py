@@ -12,12 +12,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 if TYPE_CHECKING:
     from pfedsim.data.cache import Tell
-    from pfedsim.runs.run import Progress as Done
-    from pfedsim.runs.run import Watch
+    from pfedsim.runs.execute import Progress as Done
+    from pfedsim.runs.execute import Watch
 
 
 def screen() -> Console:
-    """Standard output, where what people named is shown as it is: brackets and colons in it mean nothing."""
+    """Standard output, where what people named is shown as it is: brackets and colons in it mean
+    nothing."""
     return Console(markup=False, emoji=False)
 
 
@@ -35,7 +36,8 @@ def watching(console: Console, quiet: bool) -> Iterator[Watch]:
 
 @contextmanager
 def reading(console: Console, quiet: bool = False) -> Iterator[Tell]:
-    """Shows how far a long reading or fetching is: a bar on a terminal, a line at its beginning elsewhere."""
+    """Shows how far a long reading or fetching is: a bar on a terminal, a line at its beginning
+    elsewhere."""
     if quiet or not console.is_terminal:
         told: set[str] = set()
 
@@ -46,7 +48,13 @@ def reading(console: Console, quiet: bool = False) -> Iterator[Tell]:
 
         yield line
         return
-    with Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(compact=True), console=console, transient=True) as bar:
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        transient=True,
+    ) as bar:
         tasks: dict[str, TaskID] = {}
 
         def advance(what: str, done: int, total: int) -> None:
@@ -98,14 +106,24 @@ def _lines(console: Console) -> Watch:
             began, last = time.monotonic(), 0
         elif done.round == start + 2 or done.round % step == 0:
             each = (time.monotonic() - began) / (done.round - start)
-            left = "" if done.round == start + 1 else f", {duration(each * (done.rounds - done.round))} left"
-            console.print(f"{done.method}: round {done.round} of {done.rounds}{_score(done)}{left}", highlight=False, soft_wrap=True)
+            left = (
+                "" if done.round == start + 1 else f", {duration(each * (done.rounds - done.round))} left"
+            )
+            console.print(
+                f"{done.method}: round {done.round} of {done.rounds}{_score(done)}{left}",
+                highlight=False,
+                soft_wrap=True,
+            )
 
     return watch
 
 
 def _score(done: Done) -> str:
-    return "" if done.micro is None or done.mean is None else f", accuracy {100 * done.micro:.2f}% (mean of clients {100 * done.mean:.2f}%)"
+    return (
+        ""
+        if done.micro is None or done.mean is None
+        else f", accuracy {100 * done.micro:.2f}% (mean of clients {100 * done.mean:.2f}%)"
+    )
 
 
 def duration(seconds: float) -> str:

@@ -36,7 +36,10 @@ def follow(folder: Path, console: Console, pause: Callable[[float], None] = time
                 now = news(folder)
                 for line in lines(now, shown, scored):
                     console.print(line, highlight=False, soft_wrap=True)
-                shown, scored = now.round, max((s["round"] for s in now.scores if s["model"] == "served"), default=0)
+                shown, scored = (
+                    now.round,
+                    max((s["round"] for s in now.scores if s["model"] == "served"), default=0),
+                )
                 if now.finished:
                     break
                 pause(PAUSE)
@@ -55,23 +58,35 @@ def view(now: News) -> RenderableType:
         table.add_row("last sign of life", f"{duration(now.silence)} ago")
     if now.records:
         last = now.records[-1]
-        table.add_row("training loss", _number(last["train_loss"]) + "  " + _spark([r["train_loss"] for r in now.records]))
+        table.add_row(
+            "training loss",
+            _number(last["train_loss"]) + "  " + _spark([r["train_loss"] for r in now.records]),
+        )
         table.add_row("clients in it", str(len(last["clients"])))
         down, up = (size(sum(r[way] for r in now.records)) for way in ("bytes_down", "bytes_up"))
         table.add_row("received, sent", f"{down}, {up}")
-    for score in now.scores[-1:] if now.finished and now.scores[-1:] and now.scores[-1]["model"] != "served" else []:
+    for score in (
+        now.scores[-1:] if now.finished and now.scores[-1:] and now.scores[-1]["model"] != "served" else []
+    ):
         table.add_row("after local epochs", _score(score))
     if served:
         table.add_row("served", f"{_score(served[-1])}, round {served[-1]['round']}")
         table.add_row("accuracy", _spark([s["micro"] for s in served]))
-    events = [Text(f"{e['event']}: {e.get('why', e.get('what', ''))}", style="yellow") for e in now.events[-3:]]
+    events = [
+        Text(f"{e['event']}: {e.get('why', e.get('what', ''))}", style="yellow") for e in now.events[-3:]
+    ]
     return Group(Text(now.title, style="bold"), table, *events)
 
 
 def lines(now: News, shown: int, scored: int) -> list[str]:
-    """The scores after round `scored` of rounds that were told before, then the rounds after `shown`, a line each."""
+    """The scores after round `scored` of rounds that were told before, then the rounds after `shown`, a
+    line each."""
     scores = {s["round"]: s for s in now.scores if s["model"] == "served"}
-    late = [f"round {r} of {now.rounds}: served {_score(score)}" for r, score in scores.items() if scored < r <= shown]
+    late = [
+        f"round {r} of {now.rounds}: served {_score(score)}"
+        for r, score in scores.items()
+        if scored < r <= shown
+    ]
     return late + [
         f"round {r['round']} of {now.rounds}: training loss {_number(r['train_loss'])}"
         + (f", served {_score(scores[r['round']])}" if r["round"] in scores else "")
@@ -87,7 +102,10 @@ def _left(now: News) -> str:
 
 
 def _score(score: dict[str, Any]) -> str:
-    return f"{percent(score['micro'])}% of all samples, {percent(score['mean'])}% client mean, {percent(score['worst_tenth'])}% worst tenth"
+    return (
+        f"{percent(score['micro'])}% of all samples, {percent(score['mean'])}% client "
+        f"mean, {percent(score['worst_tenth'])}% worst tenth"
+    )
 
 
 def _number(value: float | None) -> str:

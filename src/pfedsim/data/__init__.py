@@ -23,18 +23,24 @@ def check_name(name: str, folder: str | Path | None = None) -> None:
         return
     if Path(name).is_dir():
         raise Error(f"{name} is a folder: give it a name first with `pfedsim data add NAME {name}`")
-    raise Error(f"there is no data set {name!r}; {nearest(name, [*NAMES, *added])} (your own: a .npz or .csv file, or `pfedsim data add`)")
+    raise Error(
+        f"there is no data set {name!r}; {nearest(name, [*NAMES, *added])} (your own: a .npz or .csv "
+        "file, or `pfedsim data add`)"
+    )
 
 
-def read(name: str, folder: str | Path | None = None, size: int | None = None, tell: Tell = quiet) -> DataSet:
-    """The data set `name`: a known one or one that was added (from `folder` where it is not inside a library), or a `.npz`, `.csv` or
-    `.parquet` file. `size`: pictures rescaled to so many pixels a side; `tell` hears how far a long reading is."""
+def read(
+    name: str, folder: str | Path | None = None, size: int | None = None, tell: Tell = quiet
+) -> DataSet:
+    """The data set `name`: a known one or one that was added (from `folder` where it is not inside a
+    library), or a `.npz`, `.csv` or `.parquet` file. `size`: pictures rescaled to so many pixels a side;
+    `tell` hears how far a long reading is."""
     check_name(name, folder)
     where = Path(folder) if folder else data_dir()
     if name in NAMES:
         return catalogue.read(name, where, size, tell)
     if name.startswith("hf:"):
-        from pfedsim.data.hf import load
+        from pfedsim.data.readers.hf import load
 
         return load(name.removeprefix("hf:"), size)
     if name.lower().endswith(FILES):

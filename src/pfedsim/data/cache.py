@@ -1,4 +1,5 @@
-"""Decoded samples on disk: made once, held to their digest, memory-mapped after; a source that has changed is decoded again."""
+"""Decoded samples on disk: made once, held to their digest, memory-mapped after; a source that has changed
+is decoded again."""
 
 from __future__ import annotations
 
@@ -34,13 +35,20 @@ def cache_dir() -> Path:
 
 
 def kept(
-    name: str, files: Sequence[Path], asked: Mapping[str, Any], make: Callable[[Path], DataSet], defaults: Defaults | None = None
+    name: str,
+    files: Sequence[Path],
+    asked: Mapping[str, Any],
+    make: Callable[[Path], DataSet],
+    defaults: Defaults | None = None,
 ) -> DataSet:
-    """The set that `make` reads from these files in the way `asked` for: from the cache where the files are as they were (by name,
-    size and time) and what is kept still gives its digest. `make` gets a folder that it may lay `x.npy` in."""
+    """The set that `make` reads from these files in the way `asked` for: from the cache where the files are
+    as they were (by name, size and time) and what is kept still gives its digest. `make` gets a folder that
+    it may lay `x.npy` in."""
     if not files:
         raise Error(f"{name} holds no sample")
-    where = hashlib.sha256(json.dumps([FORMAT, [str(files[0].resolve()), len(files)], dict(asked)], sort_keys=True).encode()).hexdigest()
+    where = hashlib.sha256(
+        json.dumps([FORMAT, [str(files[0].resolve()), len(files)], dict(asked)], sort_keys=True).encode()
+    ).hexdigest()
     place, source = cache_dir() / f"{name}-{where[:16]}", fingerprint(files)
     if (found := _opened(place, name, source, defaults)) is not None:
         return found
@@ -48,7 +56,10 @@ def kept(
         place.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place.parent))
     except OSError as error:
-        raise Error(f"the cache {place.parent} cannot be written: {error.strerror}; name another folder with PFEDSIM_CACHE") from error
+        raise Error(
+            f"the cache {place.parent} cannot be written: {error.strerror}; name another folder with "
+            "PFEDSIM_CACHE"
+        ) from error
     try:
         _write(make(aside), aside, source)
         shutil.rmtree(place, ignore_errors=True)
@@ -58,12 +69,18 @@ def kept(
             place = aside if not place.is_dir() else place
         found = _opened(place, name, source, defaults)
     except OSError as error:
-        raise Error(f"{error.filename or place}: {error.strerror or error}; another folder for the cache: PFEDSIM_CACHE") from error
+        raise Error(
+            f"{error.filename or place}: {error.strerror or error}; another folder for the cache: "
+            "PFEDSIM_CACHE"
+        ) from error
     finally:
         if aside != place:
             shutil.rmtree(aside, ignore_errors=True)
     if found is None:
-        raise Error(f"what was written to {place} does not read back as it was; name another folder with PFEDSIM_CACHE")
+        raise Error(
+            f"what was written to {place} does not read back as it was; name another folder with "
+            "PFEDSIM_CACHE"
+        )
     return found
 
 
@@ -84,7 +101,14 @@ def _write(data: DataSet, folder: Path, source: str) -> None:
         array = getattr(data, name)
         if array is not None and not (folder / f"{name}.npy").exists():
             np.save(folder / f"{name}.npy", array, allow_pickle=False)
-    about = {"format": FORMAT, "source": source, "digest": data.digest, "classes": data.classes, "mean": data.mean, "std": data.std}
+    about = {
+        "format": FORMAT,
+        "source": source,
+        "digest": data.digest,
+        "classes": data.classes,
+        "mean": data.mean,
+        "std": data.std,
+    }
     (folder / "about.json").write_text(json.dumps(about))
 
 
@@ -96,12 +120,26 @@ def _opened(place: Path, name: str, source: str, defaults: Defaults | None) -> D
         about = json.loads((place / "about.json").read_text())
         if (about["format"], about["source"]) != (FORMAT, source):
             return None
-        arrays = {n: np.load(place / f"{n}.npy", mmap_mode="c", allow_pickle=False) for n in ARRAYS if (place / f"{n}.npy").is_file()}
+        arrays = {
+            n: np.load(place / f"{n}.npy", mmap_mode="c", allow_pickle=False)
+            for n in ARRAYS
+            if (place / f"{n}.npy").is_file()
+        }
         x, y, client, domain = (arrays.get(n) for n in ARRAYS)
         if x is None or y is None:
             return None
         ours = defaults or suiting(tuple(x.shape[1:]), len(y), client)
-        data = DataSet(name, x, y, tuple(about["classes"]), tuple(about["mean"]), tuple(about["std"]), client, domain, ours)
+        data = DataSet(
+            name,
+            x,
+            y,
+            tuple(about["classes"]),
+            tuple(about["mean"]),
+            tuple(about["std"]),
+            client,
+            domain,
+            ours,
+        )
         return data if data.digest == about["digest"] else None
     except (OSError, ValueError, KeyError, TypeError, EOFError, Error):
         return None

@@ -1,4 +1,5 @@
-"""The sets that pfedsim knows by name: what each is, where it may lie, and how its publisher's layout is read."""
+"""The sets that pfedsim knows by name: what each is, where it may lie, and how its publisher's layout is
+read."""
 
 from __future__ import annotations
 
@@ -14,14 +15,15 @@ from pfedsim.errors import Error
 Reader = Callable[[Path, int | None, Tell], DataSet]
 DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 TINY_FOLDERS = ("tiny-imagenet-200",)
-UNFINISHED = ".unfinished"  # in the folder of a set while it is fetched: the names of the files that are laid out already
+# in the folder of a set while it is fetched: the names of the files that are laid out already
+UNFINISHED = ".unfinished"
 EXERCISES = ("PEN", "ABD", "FEL", "IR", "ER", "TRAP", "ROW")
 
 
 @dataclass(frozen=True)
 class Known:
-    """A set that has a name. `marker`: the file or folder by which it is recognised; `folders`: where it may lie in the data folder,
-    beside a folder of its own name."""
+    """A set that has a name. `marker`: the file or folder by which it is recognised; `folders`: where it
+    may lie in the data folder, beside a folder of its own name."""
 
     name: str
     about: str
@@ -34,7 +36,8 @@ class Known:
     """all that a whole one has, where the marker alone does not tell"""
 
     def place(self, data_dir: Path) -> Path | None:
-        """The folder that holds it, where it is here; what is inside a library has no marker and is everywhere."""
+        """The folder that holds it, where it is here; what is inside a library has no marker and is
+        everywhere."""
         if not self.marker:
             return data_dir
         for folder in (self.name, *(f"{self.name}/{f}" for f in self.folders), *self.folders, "."):
@@ -53,7 +56,11 @@ def unfinished(place: Path) -> bool:
 
 
 def _idx_files(prefix: str, test: str) -> tuple[str, ...]:
-    return tuple(f"{prefix}{part}-{what}-ubyte*" for part in ("train", test) for what in ("images-idx3", "labels-idx1"))
+    return tuple(
+        f"{prefix}{part}-{what}-ubyte*"
+        for part in ("train", test)
+        for what in ("images-idx3", "labels-idx1")
+    )
 
 
 def data_dir() -> Path:
@@ -62,20 +69,20 @@ def data_dir() -> Path:
 
 
 def _digits(folder: Path, size: int | None, tell: Tell) -> DataSet:
-    from pfedsim.data import digits
+    from pfedsim.data.readers import digits
 
     return digits.read()
 
 
 def _cifar10(folder: Path, size: int | None, tell: Tell) -> DataSet:
-    from pfedsim.data import cifar10
+    from pfedsim.data.readers import cifar10
 
     return cifar10.read(folder)
 
 
 def _idx(name: str) -> Reader:
     def read(folder: Path, size: int | None, tell: Tell) -> DataSet:
-        from pfedsim.data import idx
+        from pfedsim.data.readers import idx
 
         return idx.read(name, folder, tell)
 
@@ -84,7 +91,7 @@ def _idx(name: str) -> Reader:
 
 def _pictures(name: str) -> Reader:
     def read(folder: Path, size: int | None, tell: Tell) -> DataSet:
-        from pfedsim.data import publishers
+        from pfedsim.data.readers import publishers
 
         made: DataSet = getattr(publishers, name)(folder, size, tell)
         return made
@@ -93,24 +100,28 @@ def _pictures(name: str) -> Reader:
 
 
 def _heart(folder: Path, size: int | None, tell: Tell) -> DataSet:
-    from pfedsim.data import tables
+    from pfedsim.data.readers import tables
 
     return tables.heart(folder)
 
 
 def _watch(folder: Path, size: int | None, tell: Tell) -> DataSet:
-    from pfedsim.data import npz
+    from pfedsim.data.readers import npz
 
     data = npz.read(folder / "watch.npz")
     if data.client is None or len(data.classes) != len(EXERCISES):
-        raise Error(f"{folder / 'watch.npz'} is not the smartwatch set: it needs seven exercises in y, and client")
+        raise Error(
+            f"{folder / 'watch.npz'} is not the smartwatch set: it needs seven exercises in y, and client"
+        )
     return replace(data, classes=EXERCISES, defaults=replace(data.defaults, rounds=50))
 
 
 def _emnist(split: str, about: str) -> Known:
     name = "emnist" if split == "byclass" else f"emnist-{split}"
     parts = _idx_files(f"emnist-{split}-", "test")
-    return Known(name, about, parts[0], _idx(name), ("gzip", "emnist", "emnist/gzip", "EMNIST"), parts=parts)
+    return Known(
+        name, about, parts[0], _idx(name), ("gzip", "emnist", "emnist/gzip", "EMNIST"), parts=parts
+    )
 
 
 MNIST_FILES = _idx_files("", "t10k")
@@ -118,29 +129,81 @@ KNOWN = {
     known.name: known
     for known in (
         Known("digits", "1,797 digits, 1 x 32 x 32", "", _digits),
-        Known("cifar10", "60,000 pictures, 10 classes", "data_batch_1.bin", _cifar10, ("cifar-10-batches-bin",),
-              parts=(*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin")),
-        Known("cinic10", "270,000 pictures, 10 classes", "valid/airplane", _pictures("cinic10"), ("CINIC-10",), True,
-              ("test/airplane", "train/airplane", "valid/airplane")),
+        Known(
+            "cifar10",
+            "60,000 pictures, 10 classes",
+            "data_batch_1.bin",
+            _cifar10,
+            ("cifar-10-batches-bin",),
+            parts=(*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"),
+        ),
+        Known(
+            "cinic10",
+            "270,000 pictures, 10 classes",
+            "valid/airplane",
+            _pictures("cinic10"),
+            ("CINIC-10",),
+            True,
+            ("test/airplane", "train/airplane", "valid/airplane"),
+        ),
         _emnist("byclass", "814,255 characters, 62 classes"),
         _emnist("bymerge", "814,255 characters, 47 classes"),
         _emnist("balanced", "131,600 characters, 47 classes"),
         _emnist("letters", "145,600 letters, 26 classes"),
         _emnist("digits", "280,000 digits, 1 x 28 x 28"),
         _emnist("mnist", "70,000 digits, 1 x 28 x 28"),
-        Known("mnist", "70,000 digits, 1 x 28 x 28", MNIST_FILES[0], _idx("mnist"), ("MNIST",), parts=MNIST_FILES),
-        Known("fashion-mnist", "70,000 clothes, 1 x 28 x 28", MNIST_FILES[0], _idx("fashion-mnist"), ("FashionMNIST",),
-              parts=MNIST_FILES),
-        Known("tiny-imagenet", "110,000 pictures, 200 classes", "wnids.txt", _pictures("tiny_imagenet"), TINY_FOLDERS, True,
-              ("wnids.txt", "words.txt", "train", "val/val_annotations.txt")),
-        Known("domainnet", "6 domains, 20 of 345 classes", "clipart", _pictures("domainnet"), ("DomainNet",), True, DOMAINS),
-        Known("pacs", "9,991 pictures, 4 domains", "art_painting", _pictures("pacs"), ("PACS", "kfold"), True),
-        Known("digit-domains", "ten digits, several domains", "usps.npz", _pictures("digit_domains"), (), True),
-        Known("heart", "920 patients, 4 hospitals", "processed.cleveland.data", _heart,
-              parts=tuple(f"processed.{hospital}.data" for hospital in ("cleveland", "hungarian", "switzerland", "va"))),
+        Known(
+            "mnist",
+            "70,000 digits, 1 x 28 x 28",
+            MNIST_FILES[0],
+            _idx("mnist"),
+            ("MNIST",),
+            parts=MNIST_FILES,
+        ),
+        Known(
+            "fashion-mnist",
+            "70,000 clothes, 1 x 28 x 28",
+            MNIST_FILES[0],
+            _idx("fashion-mnist"),
+            ("FashionMNIST",),
+            parts=MNIST_FILES,
+        ),
+        Known(
+            "tiny-imagenet",
+            "110,000 pictures, 200 classes",
+            "wnids.txt",
+            _pictures("tiny_imagenet"),
+            TINY_FOLDERS,
+            True,
+            ("wnids.txt", "words.txt", "train", "val/val_annotations.txt"),
+        ),
+        Known(
+            "domainnet",
+            "6 domains, 20 of 345 classes",
+            "clipart",
+            _pictures("domainnet"),
+            ("DomainNet",),
+            True,
+            DOMAINS,
+        ),
+        Known(
+            "pacs", "9,991 pictures, 4 domains", "art_painting", _pictures("pacs"), ("PACS", "kfold"), True
+        ),
+        Known(
+            "digit-domains", "ten digits, several domains", "usps.npz", _pictures("digit_domains"), (), True
+        ),
+        Known(
+            "heart",
+            "920 patients, 4 hospitals",
+            "processed.cleveland.data",
+            _heart,
+            parts=tuple(
+                f"processed.{hospital}.data" for hospital in ("cleveland", "hungarian", "switzerland", "va")
+            ),
+        ),
         Known("watch", "4,677 signals, 10 people", "watch.npz", _watch),
     )
-}  # fmt: skip
+}
 
 
 def read(name: str, folder: Path | None, size: int | None, tell: Tell) -> DataSet:
@@ -148,11 +211,18 @@ def read(name: str, folder: Path | None, size: int | None, tell: Tell) -> DataSe
     known, where = KNOWN[name], folder or data_dir()
     if size is not None and not known.rescaled:
         raise Error(f"size = {size}: {name} is read as it is; only sets of picture files are rescaled")
-    place = known.place(where) or (where if name == "cifar10" else None)  # its reader says itself what is amiss
+    place = known.place(where) or (
+        where if name == "cifar10" else None
+    )  # its reader says itself what is amiss
     if place is None:
-        raise Error(f"no {name} in {where}: get it with `pfedsim data get {name}`, or name its folder with --data-dir")
+        raise Error(
+            f"no {name} in {where}: get it with `pfedsim data get {name}`, or name its folder with "
+            "--data-dir"
+        )
     if unfinished(place):
-        raise Error(f"{name} in {place} was not fetched to its end: `pfedsim data get {name}` goes on with it")
+        raise Error(
+            f"{name} in {place} was not fetched to its end: `pfedsim data get {name}` goes on with it"
+        )
     return known.read(place, size, tell)
 
 

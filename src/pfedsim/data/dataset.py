@@ -26,13 +26,14 @@ class Defaults:
     model: str = "lenet5"
 
     def alpha_of(self, partition: str) -> float:
-        """Sizes alone must not differ as much as labels may: with the labels' alpha most clients would have next to nothing."""
+        """Sizes alone must not differ as much as labels may: with the labels' alpha most clients would have
+        next to nothing."""
         return QUANTITY_ALPHA if partition == "quantity" else self.alpha
 
 
 def suiting(shape: tuple[int, ...], samples: int, client: np.ndarray | None = None) -> Defaults:
-    """What suits a set of the user's own: its clients where it names them, else as many as leave each about sixty samples; a network
-    for tables, signals or images."""
+    """What suits a set of the user's own: its clients where it names them, else as many as leave each about
+    sixty samples; a network for tables, signals or images."""
     model = {1: "mlp", 2: "cnn1d"}.get(len(shape), "lenet5")
     if client is not None:
         return Defaults(clients=None, partition="given", minimum=2, join=None, model=model)
@@ -53,8 +54,8 @@ def moments(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """Samples (uint8 pixels or float32 values), labels 0..C-1, and perhaps a client or domain for each sample. A NaN is a missing
-    cell: a client fills it in from its own train part (`federation.Samples`)."""
+    """Samples (uint8 pixels or float32 values), labels 0..C-1, and perhaps a client or domain for each
+    sample. A NaN is a missing cell: a client fills it in from its own train part (`federation.Samples`)."""
 
     name: str
     x: np.ndarray
@@ -74,7 +75,10 @@ class DataSet:
         if len(self.y) == 0:
             raise Error(f"{self.name} holds no sample")
         if self.y.min() < 0 or self.y.max() >= len(self.classes):
-            raise Error(f"{self.name}: labels run from {self.y.min()} to {self.y.max()}, but there are {len(self.classes)} classes")
+            raise Error(
+                f"{self.name}: labels run from {self.y.min()} to {self.y.max()}, but there are "
+                f"{len(self.classes)} classes"
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,4 +1,5 @@
-"""People's own folders, tables and signals under a name: a small TOML file in the data folder says what lies where and how to read it."""
+"""People's own folders, tables and signals under a name: a small TOML file in the data folder says what
+lies where and how to read it."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ import tomllib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from pfedsim.data import folders
 from pfedsim.data.cache import Tell
 from pfedsim.data.dataset import DataSet
+from pfedsim.data.readers import folders
 from pfedsim.errors import Error, nearest
 
 TABLES = (".csv", ".parquet")
@@ -43,16 +44,22 @@ class Own:
         path = Path(self.path)
         if path.is_dir():
             return folders.read(
-                name, path, self.layout, size=size or self.size, grey=self.grey, skip_broken=self.skip_broken, tell=tell
-            )  # fmt: skip
+                name,
+                path,
+                self.layout,
+                size=size or self.size,
+                grey=self.grey,
+                skip_broken=self.skip_broken,
+                tell=tell,
+            )
         if size is not None:
             raise Error(f"size = {size}: {name} holds no picture files to rescale")
         if path.suffix.lower() in TABLES:
-            from pfedsim.data import tables
+            from pfedsim.data.readers import tables
 
             return tables.read(path, self.label, self.client, self.drop, self.missing, name)
         if path.suffix.lower() == ".npz":
-            from pfedsim.data import npz
+            from pfedsim.data.readers import npz
 
             return npz.read(path, self.missing, name)
         if not path.exists():
@@ -62,7 +69,10 @@ class Own:
     def domains(self, name: str) -> list[str]:
         """The names of its domains."""
         if self.layout != "domain/class":
-            raise Error(f"{name} was added as {self.layout}: only a domain/class folder has domains (`pfedsim data add --layout`)")
+            raise Error(
+                f"{name} was added as {self.layout}: only a domain/class folder has domains (`pfedsim "
+                "data add --layout`)"
+            )
         if not Path(self.path).is_dir():
             raise Error(f"{name} was added from {self.path}, which is not there")
         return folders.subfolders(Path(self.path), self.skip_broken)
@@ -80,7 +90,10 @@ def check_new(name: str, data_dir: Path, taken: tuple[str, ...]) -> None:
     if name in taken:
         raise Error(f"{name} is a set that pfedsim knows already; choose another name")
     if name in added(data_dir):
-        raise Error(f"{name} was added already, in {added(data_dir)[name]}; delete that file first, or choose another name")
+        raise Error(
+            f"{name} was added already, in {added(data_dir)[name]}; delete that file first, or choose "
+            "another name"
+        )
 
 
 def add(name: str, own: Own, data_dir: Path) -> Path:
@@ -89,7 +102,11 @@ def add(name: str, own: Own, data_dir: Path) -> Path:
 
     file = data_dir / f"{name}.toml"
     data_dir.mkdir(parents=True, exist_ok=True)
-    file.write_text(tomli_w.dumps({k: list(v) if isinstance(v, tuple) else v for k, v in asdict(own).items() if v is not None}))
+    file.write_text(
+        tomli_w.dumps(
+            {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(own).items() if v is not None}
+        )
+    )
     return file
 
 
@@ -101,10 +118,14 @@ def load(file: Path) -> Own:
         raise Error(f"{file} cannot be read: {error}") from error
     strange = sorted(set(content) - {f.name for f in fields(Own)})
     if strange or "path" not in content:
-        raise Error(f"{file} is not written by `pfedsim data add`: {f'it has {strange[0]!r}' if strange else 'it has no path'}")
+        raise Error(
+            f"{file} is not written by `pfedsim data add`: {f'it has {strange[0]!r}' if strange else 'it has no path'}"
+        )
     for key, value in content.items():
         kind = TYPES.get(key, str)
-        if type(value) is not kind or (isinstance(value, list) and not all(isinstance(word, str) for word in value)):
+        if type(value) is not kind or (
+            isinstance(value, list) and not all(isinstance(word, str) for word in value)
+        ):
             words = {str: "text", int: "a whole number", bool: "true or false", list: "a list of names"}
             raise Error(f"{file}: {key} = {value!r} should be {words[kind]}")
     return Own(**{**content, "drop": tuple(content.get("drop", ()))})

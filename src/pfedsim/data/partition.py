@@ -1,8 +1,8 @@
 """Who holds which sample: partitions by label, and their plain JSON form that two people can share.
 
-The label Dirichlet with a size cap reproduces the paper's data table to the digit: one legacy numpy stream, each class shuffled and
-then dealt, pools kept permuted over retries, clients at or above the mean size dealt no more, the minimum tested at the end.
-"""
+The label Dirichlet with a size cap reproduces the paper's data table to the digit: one legacy numpy stream,
+each class shuffled and then dealt, pools kept permuted over retries, clients at or above the mean size
+dealt no more, the minimum tested at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ KINDS = ("dirichlet", "dirichlet-plain", "classes", "shards", "quantity", "iid",
 FORMAT = "pfedsim partition 1"
 HOPELESS_AFTER = 1000  # passes, where the best has not reached half the minimum
 MOST_PASSES = 5000  # the plain Dirichlet(0.1) of CIFAR-10 with the paper's minimum takes 2,670
-Deal = tuple[int, Callable[[], list[np.ndarray]]]  # the smallest share's size, and all shares when they are wanted
+Deal = tuple[
+    int, Callable[[], list[np.ndarray]]
+]  # the smallest share's size, and all shares when they are wanted
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,10 @@ class Partition:
 
     def text(self) -> str:
         """Plain JSON, one client per line: what a file holds."""
-        lines = [json.dumps({"train": s.train.tolist(), "test": s.test.tolist()}, separators=(",", ":")) for s in self.clients]
+        lines = [
+            json.dumps({"train": s.train.tolist(), "test": s.test.tolist()}, separators=(",", ":"))
+            for s in self.clients
+        ]
         head = {"format": FORMAT, "digest": self.digest, "data": self.data, "recipe": self.recipe}
         return json.dumps(head)[:-1] + ', "clients": [\n' + ",\n".join(lines) + "\n]}\n"
 
@@ -78,7 +83,9 @@ def load(path: Path, data: str, samples: int) -> Partition:
     if partition.digest != stated:
         raise Error(f"{path} is damaged: its positions do not give the digest it states")
     if partition.data != data:
-        raise Error(f"{path} was made for other data (digest {partition.data[:12]}, this data's is {data[:12]})")
+        raise Error(
+            f"{path} was made for other data (digest {partition.data[:12]}, this data's is {data[:12]})"
+        )
     _check(partition, path, samples)
     return partition
 
@@ -133,9 +140,12 @@ def make(
     owner: np.ndarray | None = None,
     domain: np.ndarray | None = None,
 ) -> Partition:
-    """Deals the samples and splits each client's share, on one stream. `owner` and `domain`: each sample's, where the data say it."""
+    """Deals the samples and splits each client's share, on one stream. `owner` and `domain`: each sample's,
+    where the data say it."""
     if clients_each is not None and kind != "domain":
-        raise Error(f"--clients-each {clients_each} is for the partition 'domain', not {kind!r}; give --clients")
+        raise Error(
+            f"--clients-each {clients_each} is for the partition 'domain', not {kind!r}; give --clients"
+        )
     stream = np.random.RandomState(seed)
     recipe: dict[str, Any] = {"kind": kind, "minimum": minimum, "test": test, "seed": seed}
     if kind == "domain":
@@ -150,13 +160,19 @@ def make(
             raise Error(f"the data names {len(shares)} clients, {clients} were asked for")
         least = min(range(len(shares)), key=lambda i: len(shares[i]))
         if len(shares[least]) < minimum:
-            raise Error(f"client {least} has {len(shares[least])} samples, the minimum is {minimum}: lower --minimum or leave it out")
+            raise Error(
+                f"client {least} has {len(shares[least])} samples, the minimum is {minimum}: lower "
+                "--minimum or leave it out"
+            )
     else:
         clients = clients or 100
         if clients * minimum > len(y):
             most = len(y) // clients
             way_out = f"--minimum {most} at most" if most >= 2 else f"--clients {len(y) // 2} at most"
-            raise Error(f"{clients} clients of at least {minimum} samples need {clients * minimum}; there are {len(y)} ({way_out})")
+            raise Error(
+                f"{clients} clients of at least {minimum} samples need {clients * minimum}; there are "
+                f"{len(y)} ({way_out})"
+            )
         shares = _dealt(kind, y, clients, alpha, classes_each, shards_each, minimum, stream, recipe)
     recipe["clients"] = len(shares)
     return Partition(tuple(_split(share, test, stream) for share in shares), recipe, data)
@@ -180,14 +196,26 @@ def _dealt(
         return _shards(y, clients, shards_each, minimum, stream)
     if kind == "quantity":
         recipe["alpha"] = alpha
-        return _until(minimum, lambda: _quantities(len(y), clients, alpha, stream), "raise --alpha, lower --minimum or take fewer clients")
+        return _until(
+            minimum,
+            lambda: _quantities(len(y), clients, alpha, stream),
+            "raise --alpha, lower --minimum or take fewer clients",
+        )
     if kind == "classes":
         recipe["classes_each"] = classes_each
-        return _until(minimum, lambda: _classes(y, clients, classes_each, stream), "raise --classes-each or take fewer clients")
+        return _until(
+            minimum,
+            lambda: _classes(y, clients, classes_each, stream),
+            "raise --classes-each or take fewer clients",
+        )
     recipe["alpha"] = alpha
     pools = [np.flatnonzero(y == c) for c in range(int(y.max()) + 1)]
     cap = len(y) / clients if kind == "dirichlet" else float("inf")
-    return _until(minimum, lambda: _dirichlet(pools, clients, alpha, cap, stream), "raise --alpha, lower --minimum or take fewer clients")
+    return _until(
+        minimum,
+        lambda: _dirichlet(pools, clients, alpha, cap, stream),
+        "raise --alpha, lower --minimum or take fewer clients",
+    )
 
 
 def _until(minimum: int, deal: Callable[[], Deal], way_out: str) -> list[np.ndarray]:
@@ -200,11 +228,16 @@ def _until(minimum: int, deal: Callable[[], Deal], way_out: str) -> list[np.ndar
         best = max(best, smallest)
         if passes == HOPELESS_AFTER and best < minimum / 2:
             break
-    raise Error(f"no deal in {passes:,} gave every client {minimum} samples (the best gave {best}): {way_out}")
+    raise Error(
+        f"no deal in {passes:,} gave every client {minimum} samples (the best gave {best}): {way_out}"
+    )
 
 
-def _dirichlet(pools: list[np.ndarray], clients: int, alpha: float, cap: float, stream: np.random.RandomState) -> Deal:
-    """One pass over all classes. Proportions that vanish in float64, as they can for a tiny alpha, give no deal."""
+def _dirichlet(
+    pools: list[np.ndarray], clients: int, alpha: float, cap: float, stream: np.random.RandomState
+) -> Deal:
+    """One pass over all classes. Proportions that vanish in float64, as they can for a tiny alpha, give no
+    deal."""
     every_cut = []
     sizes = np.zeros(clients, dtype=np.int64)
     for pool in pools:
@@ -226,7 +259,8 @@ def _dirichlet(pools: list[np.ndarray], clients: int, alpha: float, cap: float, 
 
 
 def _classes(y: np.ndarray, clients: int, each: int, stream: np.random.RandomState) -> Deal:
-    """Every client holds `each` classes, drawn so that classes are used evenly; a class is shared evenly by its holders."""
+    """Every client holds `each` classes, drawn so that classes are used evenly; a class is shared evenly by
+    its holders."""
     kinds = np.unique(y)
     if each > len(kinds):
         raise Error(f"--classes-each {each} is more than the {len(kinds)} classes of the data")
@@ -243,20 +277,29 @@ def _classes(y: np.ndarray, clients: int, each: int, stream: np.random.RandomSta
             pool = stream.permutation(np.flatnonzero(y == kinds[c]))
             for i, part in zip(who, np.array_split(pool, len(who)), strict=True):
                 shares[i].append(part)
-    return min(sum(map(len, parts)) for parts in shares), lambda: [np.concatenate(parts) for parts in shares]
+    return min(sum(map(len, parts)) for parts in shares), lambda: [
+        np.concatenate(parts) for parts in shares
+    ]
 
 
-def _shards(y: np.ndarray, clients: int, each: int, minimum: int, stream: np.random.RandomState) -> list[np.ndarray]:
-    """Samples sorted by label, cut into equal shards, of which every client is dealt `each` (McMahan et al. 2017)."""
+def _shards(
+    y: np.ndarray, clients: int, each: int, minimum: int, stream: np.random.RandomState
+) -> list[np.ndarray]:
+    """Samples sorted by label, cut into equal shards, of which every client is dealt `each` (McMahan et al.
+    2017)."""
     shards = np.array_split(np.argsort(y, kind="stable"), clients * each)
     if each * len(shards[-1]) < minimum:
-        raise Error(f"{clients} clients of {each} shards have {each * len(shards[-1])} samples or more, the minimum is {minimum}: lower it")
+        raise Error(
+            f"{clients} clients of {each} shards have {each * len(shards[-1])} samples or more, the "
+            f"minimum is {minimum}: lower it"
+        )
     order = stream.permutation(len(shards))
     return [np.concatenate([shards[k] for k in mine]) for mine in order.reshape(clients, each)]
 
 
 def _quantities(samples: int, clients: int, alpha: float, stream: np.random.RandomState) -> Deal:
-    """Sizes by a Dirichlet distribution, labels as they come: clients differ in how much they have, not in what."""
+    """Sizes by a Dirichlet distribution, labels as they come: clients differ in how much they have, not in
+    what."""
     order = stream.permutation(samples)
     cuts = (np.cumsum(stream.dirichlet(np.full(clients, alpha)))[:-1] * samples).astype(np.int64)
     return int(np.diff(cuts, prepend=0, append=samples).min()), lambda: np.split(order, cuts)
@@ -270,33 +313,47 @@ def _by_domain(
     stream: np.random.RandomState,
     recipe: dict[str, Any],
 ) -> list[np.ndarray]:
-    """Every domain dealt at random to clients of its own, in equal parts; what is left over goes to the domain's last client."""
+    """Every domain dealt at random to clients of its own, in equal parts; what is left over goes to the
+    domain's last client."""
     if domain is None:
         raise Error("partition 'domain' needs data that says which domain each sample is of")
     names = np.unique(domain)
     if each is None:
         if clients is None or clients % len(names):
-            raise Error(f"{clients} clients cannot be dealt evenly to {len(names)} domains; give --clients-each N, so many to each domain")
+            raise Error(
+                f"{clients} clients cannot be dealt evenly to {len(names)} domains; give --clients-each "
+                "N, so many to each domain"
+            )
         each = clients // len(names)
     elif clients not in (None, each * len(names)):
-        raise Error(f"{clients} clients are not {each} for each of {len(names)} domains; give --clients or --clients-each, not both")
+        raise Error(
+            f"{clients} clients are not {each} for each of {len(names)} domains; give --clients or "
+            "--clients-each, not both"
+        )
     shares = []
     for name in names:
         pool = stream.permutation(np.flatnonzero(domain == name))
         if len(pool) // each < minimum:
-            raise Error(f"domain {name} has {len(pool)} samples, too few for {each} clients of at least {minimum}: lower --minimum")
+            raise Error(
+                f"domain {name} has {len(pool)} samples, too few for {each} clients of at least "
+                f"{minimum}: lower --minimum"
+            )
         shares += np.split(pool, [k * (len(pool) // each) for k in range(1, each)])
     recipe["names"] = [f"{name} {k}" for name in names for k in range(each)]
     return shares
 
 
 def hold_out(partition: Partition, share: float, seed: int) -> Partition:
-    """The same with a share of the clients, drawn from the seed, put last: they never train (`recipe["unseen"]` says how many)."""
+    """The same with a share of the clients, drawn from the seed, put last: they never train
+    (`recipe["unseen"]` says how many)."""
     clients = len(partition.clients)
     count = max(1, round(share * clients))
     if "unseen" in partition.recipe:  # a saved partition has them last already
         if partition.recipe["unseen"] != count:
-            raise Error(f"unseen = {share}: this partition already holds back {partition.recipe['unseen']} of {clients} clients")
+            raise Error(
+                f"unseen = {share}: this partition already holds back {partition.recipe['unseen']} of "
+                f"{clients} clients"
+            )
         return partition
     if count >= clients:
         raise Error(f"unseen = {share} leaves none of the {clients} clients to train")
@@ -309,7 +366,8 @@ def hold_out(partition: Partition, share: float, seed: int) -> Partition:
 
 
 def _split(share: np.ndarray, test: float, stream: np.random.RandomState) -> Split:
-    """The first part of the shuffled share trains: floor of (1 - test) of it, at least one sample each where there are two."""
+    """The first part of the shuffled share trains: floor of (1 - test) of it, at least one sample each
+    where there are two."""
     share = share.astype(np.int64)
     stream.shuffle(share)
     train = int(len(share) * (1 - test) + 1e-9)

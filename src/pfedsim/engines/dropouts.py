@@ -7,18 +7,18 @@ from typing import Any
 
 import torch
 
-from pfedsim.client import run_client
-from pfedsim.job import Absent, Work
-from pfedsim.seeds import generator
-from pfedsim.server import Engine
-from pfedsim.settings import Dropouts
+from pfedsim.core.client import run_client
+from pfedsim.core.job import Absent, Work
+from pfedsim.core.seeds import generator
+from pfedsim.core.server import Engine
+from pfedsim.core.settings import Dropouts
 
 NEVER, LATE = "dropped out", "late"
 
 
 class Dropping:
-    """Whether a client answers in a round is drawn by address, so that it changes no other draw. One that is late does its work, in
-    vain; one that drops out does none. Scores are not concerned."""
+    """Whether a client answers in a round is drawn by address, so that it changes no other draw. One that
+    is late does its work, in vain; one that drops out does none. Scores are not concerned."""
 
     def __init__(self, engine: Engine, dropouts: Dropouts, seed: int):
         self._engine, self._dropouts, self._seed = engine, dropouts, seed
@@ -34,7 +34,9 @@ class Dropping:
             return NEVER
         if client in asked.late_clients:
             return LATE
-        drawn = float(torch.rand((), generator=generator(self._seed, "dropout", round, client), dtype=torch.float64))
+        drawn = float(
+            torch.rand((), generator=generator(self._seed, "dropout", round, client), dtype=torch.float64)
+        )
         return NEVER if drawn < asked.never else LATE if drawn < asked.never + asked.late else ""
 
     def map(self, function: Callable[..., Any], works: Sequence[Work], *arguments: Any) -> Iterator[Any]:
@@ -42,7 +44,11 @@ class Dropping:
             yield from self._engine.map(function, works, *arguments)
             return
         fates = [self.fate(work.round, work.client) for work in works]
-        results = iter(self._engine.map(function, [w for w, fate in zip(works, fates, strict=True) if fate != NEVER], *arguments))
+        results = iter(
+            self._engine.map(
+                function, [w for w, fate in zip(works, fates, strict=True) if fate != NEVER], *arguments
+            )
+        )
         for work, fate in zip(works, fates, strict=True):
             if fate == NEVER:
                 yield Absent(work.client, "it did not answer", fate)

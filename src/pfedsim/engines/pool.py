@@ -1,5 +1,6 @@
-"""Clients of a wave side by side, one per worker process, the longest job first. The bits are those of the serial engine: a job runs
-on one thread and draws by address, so that it does not matter where or when it runs."""
+"""Clients of a wave side by side, one per worker process, the longest job first. The bits are those of the
+serial engine: a job runs on one thread and draws by address, so that it does not matter where or when it
+runs."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from typing import Any
 
 import torch
 
+from pfedsim.core.job import Absent, Work, Worker, attempt
 from pfedsim.errors import Error
-from pfedsim.job import Absent, Site, Work, attempt
 
 PR_SET_PDEATHSIG = 1  # prctl's number for it
 TRIES = 2  # a client whose worker dies twice is absent
@@ -34,9 +35,10 @@ class _Worker:
 
 
 class Pool:
-    """Worker processes that fork from this one and so share its data without copying. Use as a context, or `close` it."""
+    """Worker processes that fork from this one and so share its data without copying. Use as a context, or
+    `close` it."""
 
-    def __init__(self, site: Site, workers: int):
+    def __init__(self, site: Worker, workers: int):
         if workers < 1:
             raise Error(f"workers = {workers}: at least one is needed")
         self._site, self._count = site, workers
@@ -44,8 +46,8 @@ class Pool:
         self.events: list[dict[str, Any]] = []
 
     def map(self, function: Callable[..., Any], works: Sequence[Work], *arguments: Any) -> Iterator[Any]:
-        """`function(site, work, *arguments)` for each work, results in order. A worker that dies is named in `events` and its
-        client run again; after two deaths the result is `Absent`."""
+        """`function(site, work, *arguments)` for each work, results in order. A worker that dies is named
+        in `events` and its client run again; after two deaths the result is `Absent`."""
         while len(self._workers) < min(self._count, len(works)):
             self._workers.append(self._start(len(self._workers)))
         waiting = sorted(range(len(works)), key=lambda k: -self._site.samples.size(works[k].client))
@@ -79,7 +81,9 @@ class Pool:
                     deaths[k] += 1
                     again = deaths[k] < TRIES
                     what = "is run again" if again else "counts as absent"
-                    self.events.append({"event": "worker died", "worker": number, "client": works[k].client, "then": what})
+                    self.events.append(
+                        {"event": "worker died", "worker": number, "client": works[k].client, "then": what}
+                    )
                     if again:
                         waiting.insert(0, k)
                     else:
@@ -88,7 +92,9 @@ class Pool:
                     yield results.pop(at)
                     at += 1
         finally:
-            for busy in [worker for worker in self._workers if worker.busy is not None]:  # given up half-way: no answer to a later map
+            for busy in [
+                worker for worker in self._workers if worker.busy is not None
+            ]:  # given up half-way: no answer to a later map
                 self._workers.remove(busy)
                 busy.process.kill()
                 busy.process.join()
@@ -101,7 +107,8 @@ class Pool:
             return  # it is dead; `_arrived` sees its end
 
     def _arrived(self, wait: bool) -> list[tuple[int, int, bytes | None]]:
-        """What has come, after waiting for at least one where asked: which work, whose worker, its answer or None where that died."""
+        """What has come, after waiting for at least one where asked: which work, whose worker, its answer
+        or None where that died."""
         busy = {worker.pipe: worker for worker in self._workers if worker.busy is not None}
         found: list[tuple[int, int, bytes | None]] = []
         for pipe in multiprocessing.connection.wait(list(busy), None if wait else 0) if busy else ():
@@ -123,7 +130,10 @@ class Pool:
         ours, theirs = context.Pipe()
         inherited = [worker.pipe for worker in self._workers] + [ours]
         process = context.Process(
-            target=_serve, args=(theirs, inherited, self._site, os.getpid()), name=f"pfedsim-worker-{number}", daemon=True
+            target=_serve,
+            args=(theirs, inherited, self._site, os.getpid()),
+            name=f"pfedsim-worker-{number}",
+            daemon=True,
         )
         process.start()
         theirs.close()
@@ -148,13 +158,15 @@ class Pool:
         self.close()
 
 
-def _serve(pipe: Connection, inherited: list[Connection], site: Site, parent: int) -> None:
+def _serve(pipe: Connection, inherited: list[Connection], site: Worker, parent: int) -> None:
     """A worker's life: jobs in, results out, until the pipe closes."""
     for other in inherited:  # so that each pipe ends with its own two processes
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform == "linux":  # a parent that is killed takes its workers along, even from the middle of a long job
+    if (
+        sys.platform == "linux"
+    ):  # a parent that is killed takes its workers along, even from the middle of a long job
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(0)

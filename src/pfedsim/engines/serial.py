@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from pfedsim.job import Site, Work, attempt
+from pfedsim.core.job import Work, Worker, attempt
 
 
 class Serial:
     """The engine that needs nothing."""
 
-    def __init__(self, site: Site):
+    def __init__(self, site: Worker):
         self._site = site
         self.events: list[dict[str, Any]] = []
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from pfedsim.export.config import NETWORK, ONNX, PT2, ExportConfig
 
-FIGURES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "auroc": "AUROC", "loss": "loss"}
+FIGURES = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro-F1",
+    "auroc": "AUROC",
+    "loss": "loss",
+}
 
 
 def card(config: ExportConfig) -> str:
@@ -20,7 +26,8 @@ def card(config: ExportConfig) -> str:
         "---",
         f"# {title}",
         "",
-        f"The personal model of {who}, one of {run['clients']}, after {run['rounds']} rounds of {run['method']} "
+        f"The personal model of {who}, one of {run['clients']}, after {run['rounds']} rounds of "
+        f"{run['method']} "
         f"(seed {run['seed']}). It was made for this client's data; on other data it may be no good.",
         "",
         "## How good",
@@ -35,7 +42,8 @@ def card(config: ExportConfig) -> str:
     lines += [
         "",
         "## What it takes and gives",
-        f"Samples of shape {tuple(config.input.shape)} ({config.input.dtype}{bytes_in}, channels first), normalised inside by mean "
+        f"Samples of shape {tuple(config.input.shape)} ({config.input.dtype}{bytes_in}, channels first), "
+        "normalised inside by mean "
         f"{config.input.mean} and std {config.input.std}. It tells apart: {', '.join(config.classes)}.",
         "",
         "## Use",
@@ -49,13 +57,29 @@ def card(config: ExportConfig) -> str:
 
 def _use(config: ExportConfig) -> list[str]:
     trust = ", trust=True" if config.network.startswith(NETWORK) else ""
-    lines = ["```python", "import pfedsim", "", f'model = pfedsim.load("."{trust})', "model.predict(x), model.probabilities(x)", "```"]
+    lines = [
+        "```python",
+        "import pfedsim",
+        "",
+        f'model = pfedsim.load("."{trust})',
+        "model.predict(x), model.probabilities(x)",
+        "```",
+    ]
     if trust:
         call = ", ".join(f"{name}={value!r}" for name, value in config.arguments.items())
         name = config.network.partition(":")[2]
-        lines += ["", f"Without pfedsim, on normalised samples: `{name}({call})` of `{NETWORK}` with the tensors of `model.safetensors`."]
+        lines += [
+            "",
+            (
+                f"Without pfedsim, on normalised samples: `{name}({call})` of `{NETWORK}` with the tensors "
+                "of `model.safetensors`."
+            ),
+        ]
     if ONNX in config.files:
-        lines += ["", f'`{ONNX}`: `onnxruntime.InferenceSession("{ONNX}").run(["scores"], {{"x": x}})`, samples as above.']
+        lines += [
+            "",
+            f'`{ONNX}`: `onnxruntime.InferenceSession("{ONNX}").run(["scores"], {{"x": x}})`, samples as above.',
+        ]
     if PT2 in config.files:
         lines += ["", f'`{PT2}`: `torch.export.load("{PT2}").module()(x)`, samples as above.']
     return lines

@@ -1,4 +1,5 @@
-"""config.json of an exported model: all that is needed to rebuild it, feed it and know where it comes from."""
+"""config.json of an exported model: all that is needed to rebuild it, feed it and know where it comes
+from."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ class Input(BaseModel):
     def _one_of_each(self) -> Self:
         channels = (self.shape or [0])[0]
         if {len(self.mean), len(self.std), channels if self.fill is None else len(self.fill)} != {channels}:
-            raise ValueError("mean and std must hold one number for each channel of the shape, and fill where there is one")
+            raise ValueError(
+                "mean and std must hold one number for each channel of the shape, and fill where there "
+                "is one"
+            )
         if self.columns is not None and [len(self.columns)] != self.shape:
             raise ValueError("columns must hold one name for each number of a sample")
         return self
@@ -48,7 +52,8 @@ class ExportConfig(BaseModel):
     classes: list[str] = Field(min_length=1)
     input: Input
     test: dict[str, Any]
-    """the run's own scores of this client on its test part: as served (this model) and after local epochs"""
+    """the run's own scores of this client on its test part: as served (this model) and after local
+    epochs"""
     run: dict[str, Any]
     """which run, which client, and the digests of configuration, data, partition and models"""
     checked: dict[str, Any]

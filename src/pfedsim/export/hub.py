@@ -20,7 +20,9 @@ def push(folder: Path, repository: str) -> str:
     try:
         api.create_repo(repository, private=True, exist_ok=True)
         api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
-    except Exception as error:  # no token, no right, no net, no such name: the hub's library has a class for each
+    except (
+        Exception
+    ) as error:  # no token, no right, no net, no such name: the hub's library has a class for each
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise Error(f"{folder} could not be pushed to {repository!r}: {first}") from error
     return f"{api.endpoint}/{repository}"

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from pfedsim.errors import Error
-from pfedsim.personal import ClientModel
+from pfedsim.export.client_model import ClientModel
 
 CLOSE = 1e-5  # largest difference of a score, as a share of the largest score where that is above 1
 
 
 def write_onnx(model: ClientModel, x: Tensor, path: Path) -> float:
-    """model.onnx: input `x` (samples as stored, any number), output `scores`. Returns how far it lies from the model at most."""
+    """model.onnx: input `x` (samples as stored, any number), output `scores`. Returns how far it lies from
+    the model at most."""
     try:
         import onnxruntime
         import onnxscript  # noqa: F401 - torch needs it
@@ -46,7 +47,9 @@ def write_onnx(model: ClientModel, x: Tensor, path: Path) -> float:
 def write_pt2(model: ClientModel, x: Tensor, path: Path) -> float:
     """model.pt2: the same by torch.export, for `torch.export.load(path).module()(x)`."""
     with _quietly("torch.export"):
-        program = torch.export.export(model, (_two(x),), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
+        program = torch.export.export(
+            model, (_two(x),), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},)
+        )
         for node in program.graph.nodes:
             node.meta.pop("stack_trace", None)  # this machine's paths
         torch.export.save(program, path)
@@ -66,7 +69,10 @@ def _difference(kind: str, model: ClientModel, x: Tensor, run: Callable[[Tensor]
         right = model.scores(part).numpy()
         apart = float(np.abs(run(part) - right).max())
         if not apart <= CLOSE * max(1.0, float(np.abs(right).max())):
-            raise Error(f"the {kind} program's scores lie {apart:g} from the model's on its own test samples; it is not exported")
+            raise Error(
+                f"the {kind} program's scores lie {apart:g} from the model's on its own test samples; it "
+                "is not exported"
+            )
         largest = max(largest, apart)
     return largest
 

@@ -10,12 +10,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load as tensors_of
 
 from pfedsim.errors import Error
+from pfedsim.export.client_model import ClientModel, rebuild
 from pfedsim.export.config import NETWORK, TENSORS, ExportConfig
-from pfedsim.personal import ClientModel, rebuild
 
 
 def load(path: str | Path, trust: bool = False) -> ClientModel:
-    """The model in this folder, ready to predict. A network of its author's own comes as a Python file, which runs only with `trust`."""
+    """The model in this folder, ready to predict. A network of its author's own comes as a Python file,
+    which runs only with `trust`."""
     folder = Path(path)
     config = read_config(folder)
     content = {name: checked(folder, name, digest) for name, digest in config.files.items()}
@@ -26,7 +27,10 @@ def load(path: str | Path, trust: bool = False) -> ClientModel:
         if NETWORK not in content:
             raise Error(f"{folder / 'config.json'} names no {NETWORK}, but its network is {network}")
         if not trust:
-            raise Error(f"{folder} brings its own network, code that would be run: read {folder / NETWORK}, then ask again with trust")
+            raise Error(
+                f"{folder} brings its own network, code that would be run: read {folder / NETWORK}, then "
+                "ask again with trust"
+            )
         network = f"{folder / network}"
     try:
         tensors = tensors_of(content[TENSORS])
@@ -35,7 +39,16 @@ def load(path: str | Path, trust: bool = False) -> ClientModel:
     about = config.input
     try:
         module = rebuild(network, about.shape, len(config.classes), tensors)
-        return ClientModel(module, config.classes, about.shape, about.dtype, about.mean, about.std, about.fill, about.columns)
+        return ClientModel(
+            module,
+            config.classes,
+            about.shape,
+            about.dtype,
+            about.mean,
+            about.std,
+            about.fill,
+            about.columns,
+        )
     except Error as error:
         raise Error(f"{folder} cannot be rebuilt: {error}") from error
 
@@ -44,13 +57,18 @@ def read_config(folder: Path) -> ExportConfig:
     """The folder's config.json, checked."""
     path = folder / "config.json"
     if not path.is_file():
-        raise Error(f"{folder} is not an exported model: it has no config.json (pfedsim export RUN --client N OUT writes one)")
+        raise Error(
+            f"{folder} is not an exported model: it has no config.json (pfedsim export RUN --client N "
+            "OUT writes one)"
+        )
     try:
         return ExportConfig.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise Error(f"{path} is not of a model exported by pfedsim: {place + ': ' if place else ''}{first['msg']}") from None
+        raise Error(
+            f"{path} is not of a model exported by pfedsim: {place + ': ' if place else ''}{first['msg']}"
+        ) from None
 
 
 def checked(folder: Path, name: str, digest: str) -> bytes:
@@ -62,5 +80,8 @@ def checked(folder: Path, name: str, digest: str) -> bytes:
     found = hashlib.sha256(content).hexdigest()
     if found != digest:
         why = "it was cut short, changed, or belongs to another export"
-        raise Error(f"{path} is not the file that config.json speaks of (sha256 {found[:12]}..., not {digest[:12]}...): {why}")
+        raise Error(
+            f"{path} is not the file that config.json speaks of (sha256 {found[:12]}..., not "
+            f"{digest[:12]}...): {why}"
+        )
     return content

@@ -1,4 +1,5 @@
-"""Pictures, folders of them, tables and `.npz` files as samples for a model; what does not fit gets one sentence."""
+"""Pictures, folders of them, tables and `.npz` files as samples for a model; what does not fit gets one
+sentence."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from typing import IO
 
 import numpy as np
 
-from pfedsim.data import tables
-from pfedsim.data.npz import arrays_in, samples_of
-from pfedsim.data.pictures import SUFFIXES, image_in, pixels_of, rescaled
+from pfedsim.data.readers import tables
+from pfedsim.data.readers.npz import arrays_in, samples_of
+from pfedsim.data.readers.pictures import SUFFIXES, image_in, pixels_of, rescaled
 from pfedsim.errors import Error
-from pfedsim.personal import ClientModel
+from pfedsim.export.client_model import ClientModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,24 +37,35 @@ def read(model: ClientModel, sources: Sequence[Path], resize: bool = False) -> S
     if [path.suffix.lower() for path in sources] == [".csv"]:
         return table(model, sources[0])
     files = [file for path in sources for file in _pictures(path)]
-    return Samples([str(file) for file in files], np.stack([picture(model, file, resize) for file in files]))
+    return Samples(
+        [str(file) for file in files], np.stack([picture(model, file, resize) for file in files])
+    )
 
 
 def _pictures(path: Path) -> list[Path]:
     if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+        found = sorted(
+            file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()
+        )
         if not found:
             raise Error(f"{path} holds no picture ({', '.join(SUFFIXES)})")
         return found
     if path.suffix.lower() in (".npz", ".csv"):
-        raise Error(f"{path} stands among others; a model takes pictures and folders of them, or one .csv, or one .npz")
+        raise Error(
+            f"{path} stands among others; a model takes pictures and folders of them, or one .csv, or "
+            "one .npz"
+        )
     return [path]
 
 
 def picture(model: ClientModel, file: Path | IO[bytes], resize: bool = False) -> np.ndarray:
-    """One picture as (channels, height, width) bytes, grey or colour as the model has it; `resize` brings it to the model's size."""
+    """One picture as (channels, height, width) bytes, grey or colour as the model has it; `resize` brings
+    it to the model's size."""
     if model.dtype != "uint8" or len(model.shape) != 3 or model.shape[0] not in (1, 3):
-        raise Error(f"this model takes {model.dtype} samples of shape {model.shape}, not pictures; give them as a .npz with x")
+        raise Error(
+            f"this model takes {model.dtype} samples of shape {model.shape}, not pictures; give them as "
+            "a .npz with x"
+        )
     channels, height, width = model.shape
     image = image_in(file, grey=channels == 1)
     if image.size != (width, height) and not resize:
@@ -64,8 +76,9 @@ def picture(model: ClientModel, file: Path | IO[bytes], resize: bool = False) ->
 
 
 def table(model: ClientModel, path: Path) -> Samples:
-    """A CSV file with a sample in each row, its numbers under the names that they had in the data that the model was trained on, or
-    without a heading in their order; a cell may be missing for a model that has learnt what stands for it."""
+    """A CSV file with a sample in each row, its numbers under the names that they had in the data that the
+    model was trained on, or without a heading in their order; a cell may be missing for a model that has
+    learnt what stands for it."""
     if len(model.shape) != 1:
         raise Error(f"this model takes samples of shape {model.shape}, not rows of a table")
     try:
@@ -79,7 +92,9 @@ def table(model: ClientModel, path: Path) -> Samples:
     (columns,) = model.shape
     first = 1 if head is None else 2
     if head is not None and model.columns is not None:
-        odd = [name for name in model.columns if name not in head] or [name for name in head if name not in model.columns]
+        odd = [name for name in model.columns if name not in head] or [
+            name for name in head if name not in model.columns
+        ]
         if odd:
             what = "is missing" if odd[0] in model.columns else "is not one of the model's"
             raise Error(f"{path}: column {odd[0]!r} {what}; this model takes {', '.join(model.columns)}")
@@ -87,9 +102,19 @@ def table(model: ClientModel, path: Path) -> Samples:
         if len(row) != columns:
             raise Error(f"{path}, row {number} has {len(row)} columns; this model takes {columns}")
     for number, row in enumerate(rows, first):
-        bad = next((k for k, cell in enumerate(row) if not _is_number(cell) and not (model.fill is not None and _is_missing(cell))), None)
+        bad = next(
+            (
+                k
+                for k, cell in enumerate(row)
+                if not _is_number(cell) and not (model.fill is not None and _is_missing(cell))
+            ),
+            None,
+        )
         if bad is not None:
-            raise Error(f"{path}, row {number}, column {head[bad] if head else bad + 1}: {row[bad]!r} is not a number")
+            raise Error(
+                f"{path}, row {number}, column {head[bad] if head else bad + 1}: {row[bad]!r} is not a "
+                "number"
+            )
     x = np.array([[tables.number(cell) for cell in row] for row in rows])
     if head is not None and model.columns is not None:
         x = x[:, [head.index(name) for name in model.columns]]

@@ -1,4 +1,5 @@
-"""A client's model into a folder of its own: tensors, config, card, and programs for other runtimes where asked."""
+"""A client's model into a folder of its own: tensors, config, card, and programs for other runtimes where
+asked."""
 
 from __future__ import annotations
 
@@ -14,30 +15,41 @@ from safetensors.torch import save
 from torch import Tensor
 
 from pfedsim import __version__
+from pfedsim.data.federation import Federation
 from pfedsim.data.partition import names_in
 from pfedsim.errors import Error
 from pfedsim.export.card import card
+from pfedsim.export.client_model import ClientModel
 from pfedsim.export.config import NETWORK, ONNX, PT2, TENSORS, ExportConfig, Input
 from pfedsim.export.programs import write_onnx, write_pt2
 from pfedsim.export.read import load
-from pfedsim.federation import Federation
-from pfedsim.personal import ClientModel
-from pfedsim.runs.folder import Run
-from pfedsim.runs.session import federate
+from pfedsim.runs.reader import Run
+from pfedsim.runs.setup import federate
 
 SAMPLES = "samples.npz"
 
 
 def held(run: Run, data_dir: str | None = None) -> Federation:
     """The run's clients with their samples, read anew from where the run had them (or from `data_dir`)."""
-    place = {"data_dir": data_dir or run.manifest.get("place", {}).get("data_dir"), "partition": str(run.path / "partition.json")}
+    place = {
+        "data_dir": data_dir or run.manifest.get("place", {}).get("data_dir"),
+        "partition": str(run.path / "partition.json"),
+    }
     return federate(run.config.model_copy(update=place))
 
 
 def export(
-    run: Run, client: int, out: Path, *, federation: Federation | None = None, onnx: bool = False, pt2: bool = False, samples: bool = False
+    run: Run,
+    client: int,
+    out: Path,
+    *,
+    federation: Federation | None = None,
+    onnx: bool = False,
+    pt2: bool = False,
+    samples: bool = False,
 ) -> Path:
-    """Writes the folder `out`, or nothing. ONNX, torch.export and the client's test samples need the run's `federation`."""
+    """Writes the folder `out`, or nothing. ONNX, torch.export and the client's test samples need the run's
+    `federation`."""
     model = run.client(client)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Error(f"{out} exists already; an export is written to a folder of its own")
@@ -50,7 +62,9 @@ def export(
     try:
         x = _write(run, client, model, part, federation, onnx, pt2, samples)
         if not load(part, trust=True).scores(x).equal(model.scores(x)):
-            raise Error(f"client {client}'s model, rebuilt from its export, gives other scores; it is not exported")
+            raise Error(
+                f"client {client}'s model, rebuilt from its export, gives other scores; it is not exported"
+            )
         shutil.rmtree(whole, ignore_errors=True)
         part.rename(whole)
     finally:
@@ -59,7 +73,14 @@ def export(
 
 
 def _write(
-    run: Run, client: int, model: ClientModel, folder: Path, federation: Federation | None, onnx: bool, pt2: bool, samples: bool
+    run: Run,
+    client: int,
+    model: ClientModel,
+    folder: Path,
+    federation: Federation | None,
+    onnx: bool,
+    pt2: bool,
+    samples: bool,
 ) -> Tensor:
     """All files; returns the samples that they were checked with."""
     x = torch.zeros(1, *model.shape, dtype=getattr(torch, model.dtype))
@@ -96,7 +117,9 @@ def _write(
         checked=differences,
         files={p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir())},
     )
-    if samples and federation is not None:  # not one of the model's files: whoever passes the model on may leave them out
+    if (
+        samples and federation is not None
+    ):  # not one of the model's files: whoever passes the model on may leave them out
         np.savez_compressed(folder / SAMPLES, x=x.numpy(), y=y.numpy(), classes=np.array(model.classes))
     (folder / "config.json").write_text(config.model_dump_json(indent=1) + "\n")
     (folder / "README.md").write_text(card(config))
@@ -119,19 +142,28 @@ def _copy_source(model: ClientModel, path: Path) -> str:
     except (TypeError, OSError):
         source = None
     if source is None or not Path(source).is_file() or "." in kind.__qualname__:
-        raise Error(f"{kind.__qualname__} is not the class of a Python file of its own, so that its export could not be rebuilt elsewhere")
+        raise Error(
+            f"{kind.__qualname__} is not the class of a Python file of its own, so that its export could "
+            "not be rebuilt elsewhere"
+        )
     shutil.copyfile(source, path)
     return kind.__qualname__
 
 
 def _scores(run: Run, client: int) -> dict[str, Any]:
     """The run's own figures of this client at the end."""
-    rows = [r for r in run.clients() if (r["round"], r["client"], r["split"]) == (str(run.summary["rounds"]), str(client), "test")]
+    rows = [
+        r
+        for r in run.clients()
+        if (r["round"], r["client"], r["split"]) == (str(run.summary["rounds"]), str(client), "test")
+    ]
     figures: dict[str, Any] = {}
     for row in rows:
         if row["metric"] != "confusion":
             value = float(row["value"]) if row["value"] else None
-            figures.setdefault(row["model"], {})[row["metric"]] = int(value) if row["metric"] == "samples" and value is not None else value
+            figures.setdefault(row["model"], {})[row["metric"]] = (
+                int(value) if row["metric"] == "samples" and value is not None else value
+            )
     if "finetuned" in figures:
         figures["finetuned"]["epochs"] = run.summary["finetuned"]["epochs"]
     return figures

@@ -1,5 +1,5 @@
-"""The methods by name. A method is written as `name`, `name:preset`, `file.py:Class` or `module:Class`, perhaps followed by
-options: `pfedsim(rho=0.3)`."""
+"""The methods by name. A method is written as `name`, `name:preset`, `file.py:Class` or `module:Class`,
+perhaps followed by options: `pfedsim(rho=0.3)`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
+from pfedsim.core.method import Method
 from pfedsim.errors import Error, nearest
-from pfedsim.method import Method
 from pfedsim.methods.fedap import FedAP
 from pfedsim.methods.fedavg import FedAvg
 from pfedsim.methods.fedbn import FedBN
@@ -46,7 +46,10 @@ def parse(spec: str, tables: Mapping[str, Mapping[str, Any]] | None = None) -> M
     """The method that `spec` describes; `tables` holds options by the method's name, the spec's own win."""
     match = re.fullmatch(r"\s*([^()]+?)\s*(?:\((.*)\))?\s*", spec)
     if match is None:
-        raise Error(f"{spec!r} is not a method: write name, name:preset or file.py:Class, perhaps with (option=value)")
+        raise Error(
+            f"{spec!r} is not a method: write name, name:preset or file.py:Class, perhaps with "
+            "(option=value)"
+        )
     kind, preset = _kind(match[1])
     options = {**preset, **(tables or {}).get(name_of(kind), {}), **_options(spec, match[2] or "")}
     return make(kind, options)
@@ -59,9 +62,15 @@ def make(kind: type[Method], options: Mapping[str, Any]) -> Method:
         if option not in known:
             hint = nearest(option, known) if known else "it has no options"
             raise Error(f"{name_of(kind)} has no option {option!r}; {hint}")
-    missing = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING and f.name not in options]
+    missing = [
+        f.name
+        for f in fields(kind)
+        if f.default is MISSING and f.default_factory is MISSING and f.name not in options
+    ]
     if missing:
-        raise Error(f"{name_of(kind)} needs its option {missing[0]!r}: write {name_of(kind)}({missing[0]}=...)")
+        raise Error(
+            f"{name_of(kind)} needs its option {missing[0]!r}: write {name_of(kind)}({missing[0]}=...)"
+        )
     return kind(**options)
 
 
@@ -79,7 +88,9 @@ def settings_of(method: Method) -> dict[str, Any]:
 
 def label(method: Method) -> str:
     """Name and the options that differ from the defaults: how tables tell two variants apart."""
-    given = {f.name: getattr(method, f.name) for f in fields(method) if getattr(method, f.name) != f.default}
+    given = {
+        f.name: getattr(method, f.name) for f in fields(method) if getattr(method, f.name) != f.default
+    }
     kind = type(method)
     for preset, options in kind.presets.items():
         if given and given == {k: v for k, v in options.items() if v != _default(kind, k)}:
@@ -113,12 +124,19 @@ def _refuse_slips(kind: type[Method]) -> None:
     """A misspelt hook or a forgotten decorator would do nothing, without a word."""
     hooks = [name for name, value in vars(Method).items() if callable(value) and not name.startswith("_")]
     for name, value in vars(kind).items():
-        if callable(value) and not name.startswith("_") and not any(hasattr(base, name) for base in kind.__bases__):
+        if (
+            callable(value)
+            and not name.startswith("_")
+            and not any(hasattr(base, name) for base in kind.__bases__)
+        ):
             close = difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)
             if close:
                 raise Error(f"{kind.__name__}.{name} is no hook; did you mean {close[0]!r}?")
     if "__dataclass_params__" not in vars(kind):
-        raise Error(f"{kind.__name__} is not a frozen dataclass, so that it has no options: write @dataclass(frozen=True) above it")
+        raise Error(
+            f"{kind.__name__} is not a frozen dataclass, so that it has no options: write "
+            "@dataclass(frozen=True) above it"
+        )
 
 
 def _options(spec: str, inside: str) -> dict[str, Any]:

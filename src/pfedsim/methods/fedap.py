@@ -1,5 +1,6 @@
-"""f-FedAP. Lu et al., Personalized federated learning with adaptive batchnorm for healthcare, IEEE Transactions on Big Data 2022
-(arXiv 2112.00734): the form that warms up by FedBN and needs no pre-trained model."""
+"""f-FedAP. Lu et al., Personalized federated learning with adaptive batchnorm for healthcare, IEEE
+Transactions on Big Data 2022 (arXiv 2112.00734): the form that warms up by FedBN and needs no pre-trained
+model."""
 
 from __future__ import annotations
 
@@ -7,30 +8,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-from pfedsim.method import Client, Fed, Message, Method, Reply, Server, Share, Weights
+from pfedsim.core.method import Fed, Memory, Message, Method, Reply, ServerState, Share, Weights
+from pfedsim.core.rows import Rows
 from pfedsim.methods.fedbn import FedBN
 from pfedsim.methods.two_stage import TwoStage
-from pfedsim.rows import Rows
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from pfedsim.job import Job
-    from pfedsim.layout import Layout
+    from pfedsim.core.job import Job
+    from pfedsim.core.layout import Layout
 
 
 @dataclass(frozen=True)
 class Adaptation(FedBN):
-    """Once, after the warm-up, every client says how its samples look at each norm layer; from then on models are mixed by how
-    near these statistics lie."""
+    """Once, after the warm-up, every client says how its samples look at each norm layer; from then on
+    models are mixed by how near these statistics lie."""
 
     title = "f-FedAP"
 
     mu: Share = 0.5
 
     def row(self, layout: Layout, statistics: Rows, client: int) -> dict[int, float]:
-        """A_ij over all j: mu for i itself, the rest by 1 / W_ij. Who gave no statistics goes alone and is no one's neighbour."""
+        """A_ij over all j: mu for i itself, the rest by 1 / W_ij. Who gave no statistics goes alone and is
+        no one's neighbour."""
         import torch
 
         others = [j for j in statistics.ids if j != client]
@@ -38,16 +40,23 @@ class Adaptation(FedBN):
             return {client: 1.0}
         apart = torch.stack([statistics[j] for j in others]).double() - statistics[client].double()
         layers = torch.split(apart, [2 * channels for _, channels in layout.norms], dim=1)
-        distance = torch.stack([layer.norm(dim=1) for layer in layers]).sum(0)  # W_ij = sum_l sqrt(|mu_i - mu_j|^2 + |sigma_i - sigma_j|^2)
+        distance = torch.stack([layer.norm(dim=1) for layer in layers]).sum(
+            0
+        )  # W_ij = sum_l sqrt(|mu_i - mu_j|^2 + |sigma_i - sigma_j|^2)
         near = (1 / distance).clamp(max=1e14)
-        return {client: self.mu, **dict(zip(others, ((1 - self.mu) * near / near.sum()).tolist(), strict=True))}
+        return {
+            client: self.mu,
+            **dict(zip(others, ((1 - self.mu) * near / near.sum()).tolist(), strict=True)),
+        }
 
-    def plan(self, fed: Fed, server: Server, sampled: Sequence[int]) -> tuple[str, Sequence[int]]:
+    def plan(self, fed: Fed, server: ServerState, sampled: Sequence[int]) -> tuple[str, Sequence[int]]:
         asked, statistics = server.extra.get("asked"), _statistics(fed, server)
         absent = range(fed.clients) if asked is None else [i for i in sampled if i not in statistics]
-        return ("stats", absent) if absent and asked != server.round else ("train", sampled)  # in a round they are asked once
+        return (
+            ("stats", absent) if absent and asked != server.round else ("train", sampled)
+        )  # in a round they are asked once
 
-    def send(self, fed: Fed, server: Server, clients: Sequence[int], task: str) -> dict[int, Message]:
+    def send(self, fed: Fed, server: ServerState, clients: Sequence[int], task: str) -> dict[int, Message]:
         if task == "stats":
             return super().send(fed, server, clients, task)
         personal, statistics = server.personal, _statistics(fed, server)
@@ -55,7 +64,7 @@ class Adaptation(FedBN):
         mixed = personal.mixes({i: self.row(fed.layout, statistics, i) for i in clients})
         return {i: Message(task, mixed[i]) for i in clients}
 
-    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Client]:
+    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
         import torch
 
         if job.message.task != "stats":
@@ -63,14 +72,22 @@ class Adaptation(FedBN):
         layers = [part for _, mean, variance in job.moments(ends[-1]) for part in (mean, variance.sqrt())]
         return job.reply(None, statistics=torch.cat(layers)), job.memory
 
-    def aggregate(self, fed: Fed, server: Server, task: str, replies: Sequence[Reply], rng: torch.Generator) -> Server:
+    def aggregate(
+        self, fed: Fed, server: ServerState, task: str, replies: Sequence[Reply], rng: torch.Generator
+    ) -> ServerState:
         import torch
 
         if task == "stats":
             statistics = _statistics(fed, server).put({r.client: r.extra["statistics"] for r in replies})
-            return replace(server, extra={**server.extra, "statistics": statistics, "asked": torch.tensor(server.round)})
+            return replace(
+                server,
+                extra={**server.extra, "statistics": statistics, "asked": torch.tensor(server.round)},
+            )
         assert server.personal is not None
-        return replace(server, personal=server.personal.put({r.client: r.model for r in replies if r.model is not None}))
+        return replace(
+            server,
+            personal=server.personal.put({r.client: r.model for r in replies if r.model is not None}),
+        )
 
     def replies(self, fed: Fed, message: Message) -> dict[str, tuple[int, ...]]:
         return {"statistics": (_length(fed),)} if message.task == "stats" else super().replies(fed, message)
@@ -80,7 +97,7 @@ def _length(fed: Fed) -> int:
     return 2 * sum(channels for _, channels in fed.layout.norms)
 
 
-def _statistics(fed: Fed, server: Server) -> Rows:
+def _statistics(fed: Fed, server: ServerState) -> Rows:
     """Mean and deviation of every channel, norm layer by norm layer, of the clients that gave them."""
     known: Rows = server.extra.get("statistics", Rows(fed.initial.new_zeros(_length(fed))))
     return known
@@ -88,12 +105,14 @@ def _statistics(fed: Fed, server: Server) -> Rows:
 
 @dataclass(frozen=True)
 class FedAP(TwoStage):
-    """FedBN for floor(rho T) rounds, then every client's model is a fixed mix of all, by the likeness of their norm layers' inputs."""
+    """FedBN for floor(rho T) rounds, then every client's model is a fixed mix of all, by the likeness of
+    their norm layers' inputs."""
 
     title = "f-FedAP"
     paper = "Lu et al. 2022, f-FedAP; rho and mu as in the pFedSim paper"
     elsewhere = (
-        "The paper speaks of the output of batch norm layers; the statistics are of their input. One version computes the mix "
+        "The paper speaks of the output of batch norm layers; the statistics are of their input. One "
+        "version computes the mix "
         "at scoring, a later one does not; one trains a single epoch in the warm-up."
     )
 

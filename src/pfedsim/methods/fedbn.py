@@ -1,27 +1,30 @@
-"""FedBN. Li et al., FedBN: Federated learning on non-IID features via local batch normalization, ICLR 2021."""
+"""FedBN. Li et al., FedBN: Federated learning on non-IID features via local batch normalization, ICLR
+2021."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pfedsim.core.method import Method, Weights
 from pfedsim.errors import Error
-from pfedsim.method import Method, Weights
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pfedsim.layout import Layout
+    from pfedsim.core.layout import Layout
 
 
 @dataclass(frozen=True)
 class FedBN(Method):
-    """FedAvg in which weights and statistics of norm layers, of whatever type and name, stay with each client."""
+    """FedAvg in which weights and statistics of norm layers, of whatever type and name, stay with each
+    client."""
 
     title = "FedBN"
     paper = "Li et al. 2021, Algorithm 1"
     elsewhere = (
-        "Norm layers are found by the substring `bn` of a name in two code bases: MobileNetV2 has none so named, and FedBN "
+        "Norm layers are found by the substring `bn` of a name in two code bases: MobileNetV2 has none "
+        "so named, and FedBN "
         "silently becomes FedAvg."
     )
 
@@ -29,5 +32,8 @@ class FedBN(Method):
 
     def keeps(self, layout: Layout) -> Tensor:
         if not layout.norm.any():
-            raise Error(f"{self.title} keeps norm layers at the clients, but this network has none: take fedavg or another network")
+            raise Error(
+                f"{self.title} keeps norm layers at the clients, but this network has none: take fedavg "
+                "or another network"
+            )
         return layout.norm

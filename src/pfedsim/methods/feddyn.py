@@ -6,25 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-from pfedsim.method import Client, Fed, Method, Positive, Reply, Server, Weights
+from pfedsim.core.method import Fed, Memory, Method, Positive, Reply, ServerState, Weights
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from pfedsim.job import Batch, Job
+    from pfedsim.core.job import Batch, Job
 
 
 @dataclass(frozen=True)
 class FedDyn(Method):
-    """Client i minimises f_i(theta) - <v_i, theta> + alpha/2 |theta - theta_received|^2, where its memory v_i makes the clients'
-    optima agree with the common one. Only trained entries are corrected; norm statistics are averaged as in FedAvg."""
+    """Client i minimises f_i(theta) - <v_i, theta> + alpha/2 |theta - theta_received|^2, where its memory
+    v_i makes the clients' optima agree with the common one. Only trained entries are corrected; norm
+    statistics are averaged as in FedAvg."""
 
     title = "FedDyn"
     paper = "Acar et al. 2021, Algorithm 1; alpha as in the pFedSim paper"
     elsewhere = (
-        "The author's benchmark of the paper's time has one memory for all clients, a linear term without gradient, and a norm "
-        "that is not squared; a later version lacks the alpha theta term; another library does not square the norm either. "
+        "The author's benchmark of the paper's time has one memory for all clients, a linear term "
+        "without gradient, and a norm "
+        "that is not squared; a later version lacks the alpha theta term; another library does not "
+        "square the norm either. "
         "Here: a memory per client, the squared norm, h over all n clients."
     )
 
@@ -32,23 +35,29 @@ class FedDyn(Method):
     alpha: Annotated[Positive, "strength of the dynamic regularisation"] = 0.01
     clip: Annotated[Positive, "largest norm of the loss gradient in a step"] = 10.0
 
-    def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> Server:
-        return Server(0, theta, extra={"h": theta.double() * 0})
+    def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> ServerState:
+        return ServerState(0, theta, extra={"h": theta.double() * 0})
 
     def gradient(self, job: Job, theta: Tensor, batches: Sequence[Batch]) -> Tensor:
         g = job.grad(theta, batches[0])
         shrink = self.clip / max(self.clip, float(g.norm()))
         return shrink * g - _memory(job) + self.alpha * (theta - job.start.theta)
 
-    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Client]:
+    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
         moved = (ends[-1] - job.start.theta).where(job.fed.layout.trainable, 0)
-        return job.reply(ends[-1]), job.remember(ends[-1], memory=_memory(job) - self.alpha * moved)  # v_i <- v_i - alpha (theta_i - theta)
+        return job.reply(ends[-1]), job.remember(
+            ends[-1], memory=_memory(job) - self.alpha * moved
+        )  # v_i <- v_i - alpha (theta_i - theta)
 
-    def aggregate(self, fed: Fed, server: Server, task: str, replies: Sequence[Reply], rng: torch.Generator) -> Server:
+    def aggregate(
+        self, fed: Fed, server: ServerState, task: str, replies: Sequence[Reply], rng: torch.Generator
+    ) -> ServerState:
         theta, h = server.model.double(), server.extra["h"]
         for reply in replies:
             assert reply.model is not None
-            h = h - self.alpha / fed.clients * (reply.model.double() - theta).where(fed.layout.trainable, 0)  # n: all clients
+            h = h - self.alpha / fed.clients * (reply.model.double() - theta).where(
+                fed.layout.trainable, 0
+            )  # n: all clients
         model = (self.mean(fed, replies).double() - h / self.alpha).float()
         return replace(server, model=model, extra={**server.extra, "h": h})
 

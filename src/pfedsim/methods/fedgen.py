@@ -1,7 +1,7 @@
 """FedGen. Zhu et al., Data-free knowledge distillation for heterogeneous federated learning, ICML 2021.
 
-The server trains a generator G of features whose classes all clients' classifiers agree on; clients train on its features too.
-"""
+The server trains a generator G of features whose classes all clients' classifiers agree on; clients train
+on its features too."""
 
 from __future__ import annotations
 
@@ -11,14 +11,26 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge
 
-from pfedsim.method import AtLeastZero, Client, Count, Fed, Message, Method, Positive, Reply, Server, Share, Weights
+from pfedsim.core.method import (
+    AtLeastZero,
+    Count,
+    Fed,
+    Memory,
+    Message,
+    Method,
+    Positive,
+    Reply,
+    ServerState,
+    Share,
+    Weights,
+)
 from pfedsim.methods.generator import Generator
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from pfedsim.job import Batch, Job
+    from pfedsim.core.job import Batch, Job
 
 
 @dataclass(frozen=True)
@@ -28,14 +40,18 @@ class FedGen(Method):
     title = "FedGen"
     paper = "Zhu et al. 2021, Algorithm 1; alpha, beta, fade and sizes as in the pFedSim paper"
     elsewhere = (
-        "The author's benchmark fits the generator to the server's own classifier (at the paper's time a random one, never "
-        "refreshed) and not to the uploaded ones; it leaves the generator in train mode at the clients, so that its statistics "
+        "The author's benchmark fits the generator to the server's own classifier (at the paper's time a "
+        "random one, never "
+        "refreshed) and not to the uploaded ones; it leaves the generator in train mode at the clients, "
+        "so that its statistics "
         "drift. One library drops the KL term."
     )
 
     weights: Weights = "samples"
     alpha: Annotated[AtLeastZero, "weight of the classifier's loss on generated features"] = 10.0
-    beta: Annotated[AtLeastZero, "weight of the pull towards what the classifier says of generated features"] = 10.0
+    beta: Annotated[
+        AtLeastZero, "weight of the pull towards what the classifier says of generated features"
+    ] = 10.0
     fade: Annotated[Share, "alpha, beta and lr are multiplied by this after every round"] = 0.98
     noise: Annotated[Count, "width of the generator's noise"] = 32
     hidden: Annotated[Count, "width of the generator's hidden layer"] = 32
@@ -45,13 +61,17 @@ class FedGen(Method):
 
     def generator(self, fed: Fed) -> Generator:
         layout = fed.layout
-        into_head = next(s[1] for s, at in zip(layout.shapes, layout.starts, strict=True) if len(s) == 2 and layout.head[at])
+        into_head = next(
+            s[1]
+            for s, at in zip(layout.shapes, layout.starts, strict=True)
+            if len(s) == 2 and layout.head[at]
+        )
         return Generator(fed.classes, self.noise, self.hidden, into_head)
 
-    def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> Server:
-        return Server(0, theta, extra=self.generator(fed).start(rng))
+    def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> ServerState:
+        return ServerState(0, theta, extra=self.generator(fed).start(rng))
 
-    def send(self, fed: Fed, server: Server, clients: Sequence[int], task: str) -> dict[int, Message]:
+    def send(self, fed: Fed, server: ServerState, clients: Sequence[int], task: str) -> dict[int, Message]:
         extra = {name: server.extra[name] for name in ("g", "statistics") if task == "train"}
         return {i: Message(task, server.model, extra) for i in clients}
 
@@ -63,19 +83,27 @@ class FedGen(Method):
         make, y = self.generator(job.fed), batches[0].y
         faded = max(1e-5, self.fade**job.round)
         said = job.head(theta, make(job.message.extra, y, job.rng)).softmax(1)
-        targets = F.one_hot(y, job.fed.classes) + self.beta * faded * said  # CE(f(x), y) + beta KL(said || f(x)), but for a constant
+        targets = (
+            F.one_hot(y, job.fed.classes) + self.beta * faded * said
+        )  # CE(f(x), y) + beta KL(said || f(x)), but for a constant
         drawn = _draw(job.labels.bincount().nonzero()[:, 0], self.batch, job.rng)
-        on_generated, _ = job.head_grad(theta, make(job.message.extra, drawn, job.rng), drawn)  # CE(phi(G(y')), y')
+        on_generated, _ = job.head_grad(
+            theta, make(job.message.extra, drawn, job.rng), drawn
+        )  # CE(phi(G(y')), y')
         ratio = self.batch / job.fed.settings.batch
         return job.grad(theta, batches[0], targets) + ratio * self.alpha * faded * on_generated
 
-    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Client]:
-        return job.reply(ends[-1], labels=job.labels.bincount(minlength=job.fed.classes).float()), job.remember(ends[-1])
+    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
+        return job.reply(
+            ends[-1], labels=job.labels.bincount(minlength=job.fed.classes).float()
+        ), job.remember(ends[-1])
 
     def replies(self, fed: Fed, message: Message) -> dict[str, tuple[int, ...]]:
         return {"model": (fed.layout.size,), "labels": (fed.classes,)}
 
-    def aggregate(self, fed: Fed, server: Server, task: str, replies: Sequence[Reply], rng: torch.Generator) -> Server:
+    def aggregate(
+        self, fed: Fed, server: ServerState, task: str, replies: Sequence[Reply], rng: torch.Generator
+    ) -> ServerState:
         import torch
         from torch.nn import functional as F
 
@@ -88,8 +116,12 @@ class FedGen(Method):
             y = _draw(qualified, self.batch, rng)
             weights = [F.one_hot(y, fed.classes) * share[y, None] for share in shares]
 
-            def by_features(z: Tensor, weights: list[Tensor] = weights) -> Tensor:  # of sum_i c_i(y) / sum_j c_j(y) CE(phi_i(z), y)
-                return torch.stack([fed.net.head_grad(phi, z, w)[1] for phi, w in zip(teachers, weights, strict=True)]).sum(0)
+            def by_features(
+                z: Tensor, weights: list[Tensor] = weights
+            ) -> Tensor:  # of sum_i c_i(y) / sum_j c_j(y) CE(phi_i(z), y)
+                return torch.stack(
+                    [fed.net.head_grad(phi, z, w)[1] for phi, w in zip(teachers, weights, strict=True)]
+                ).sum(0)
 
             state = {**state, **make.step(state, y, rng, by_features, self.lr * self.fade**server.round)}
         return replace(server, model=self.mean(fed, replies), extra=state)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pfedsim.method import Method, Weights
+from pfedsim.core.method import Method, Weights
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pfedsim.layout import Layout
+    from pfedsim.core.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class FedPer(Method):
     title = "FedPer"
     paper = "Arivazhagan et al. 2019, Algorithms 1 and 2"
     elsewhere = (
-        "Whether it is scored before or after an epoch of fine-tuning differs between versions of one benchmark, and its "
+        "Whether it is scored before or after an epoch of fine-tuning differs between versions of one "
+        "benchmark, and its "
         "paper's table does not say. Here both scores stand side by side."
     )
 

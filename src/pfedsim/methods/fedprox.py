@@ -6,22 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from pfedsim.method import AtLeastZero, Method, Weights
+from pfedsim.core.method import AtLeastZero, Method, Weights
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pfedsim.job import Batch, Job
+    from pfedsim.core.job import Batch, Job
 
 
 @dataclass(frozen=True)
 class FedProx(Method):
-    """FedAvg whose clients are held near the common model: they minimise f_i(theta) + mu/2 |theta - theta_received|^2."""
+    """FedAvg whose clients are held near the common model: they minimise f_i(theta) + mu/2 |theta -
+    theta_received|^2."""
 
     title = "FedProx"
     paper = "Li et al. 2020, Algorithm 2; mu as in the pFedSim paper"
     elsewhere = (
-        "The penalty is written with the norm, not its square, in some code, so that its gradient has a fixed length; default "
+        "The penalty is written with the norm, not its square, in some code, so that its gradient has a "
+        "fixed length; default "
         "values of mu run from 0 to 1, and the mean is by samples or uniform."
     )
 

@@ -1,4 +1,5 @@
-"""FedGen's generator of features, and how it learns; all that it is lies in named tensors, which a server can hold and send."""
+"""FedGen's generator of features, and how it learns; all that it is lies in named tensors, which a server
+can hold and send."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ State = Mapping[str, "Tensor"]
 
 @dataclass(frozen=True)
 class Generator:
-    """G(noise, y): linear, batch norm, ReLU, linear. Its weights `g` are one vector, its norm `statistics` another."""
+    """G(noise, y): linear, batch norm, ReLU, linear. Its weights `g` are one vector, its norm `statistics`
+    another."""
 
     classes: int
     noise: int
@@ -30,15 +32,34 @@ class Generator:
             return torch.empty((fan_in + 1) * out).uniform_(-(fan_in**-0.5), fan_in**-0.5, generator=rng)
 
         zeros, ones = torch.zeros(self.hidden), torch.ones(self.hidden)
-        g = torch.cat([linear(self.noise + self.classes, self.hidden), ones, zeros, linear(self.hidden, self.features)])
+        g = torch.cat(
+            [
+                linear(self.noise + self.classes, self.hidden),
+                ones,
+                zeros,
+                linear(self.hidden, self.features),
+            ]
+        )
         still = torch.zeros((), dtype=torch.float64)
-        return {"g": g, "statistics": torch.cat([zeros, ones]), "adam": torch.zeros(2, len(g)), "adam_steps": still}
+        return {
+            "g": g,
+            "statistics": torch.cat([zeros, ones]),
+            "adam": torch.zeros(2, len(g)),
+            "adam_steps": still,
+        }
 
     def __call__(self, state: State, y: Tensor, rng: torch.Generator) -> Tensor:
         """Features of these classes, in eval mode."""
         return self._forward(state["g"], state["statistics"], y, rng, training=False)[0]
 
-    def step(self, state: State, y: Tensor, rng: torch.Generator, by_features: Callable[[Tensor], Tensor], lr: float) -> dict[str, Tensor]:
+    def step(
+        self,
+        state: State,
+        y: Tensor,
+        rng: torch.Generator,
+        by_features: Callable[[Tensor], Tensor],
+        lr: float,
+    ) -> dict[str, Tensor]:
         """After one step of Adam down the gradient that a loss has at the features of these classes."""
         import torch
 
@@ -48,17 +69,28 @@ class Generator:
         first, second = 0.9 * state["adam"][0] + 0.1 * by_g, 0.999 * state["adam"][1] + 0.001 * by_g**2
         k = state["adam_steps"] + 1
         direction = (first / (1 - 0.9**k)) / ((second / (1 - 0.999**k)).sqrt() + 1e-8)
-        return {"g": g.detach() - lr * direction, "statistics": statistics, "adam": torch.stack([first, second]), "adam_steps": k}
+        return {
+            "g": g.detach() - lr * direction,
+            "statistics": statistics,
+            "adam": torch.stack([first, second]),
+            "adam_steps": k,
+        }
 
-    def _forward(self, g: Tensor, statistics: Tensor, y: Tensor, rng: torch.Generator, training: bool) -> tuple[Tensor, Tensor]:
+    def _forward(
+        self, g: Tensor, statistics: Tensor, y: Tensor, rng: torch.Generator, training: bool
+    ) -> tuple[Tensor, Tensor]:
         """Features, and the norm statistics that follow."""
         import torch
         from torch.nn import functional as F
 
         width, h = self.noise + self.classes, self.hidden
-        w1, b1, scale, shift, w2, b2 = torch.split(g, [h * width, h, h, h, self.features * h, self.features])
+        w1, b1, scale, shift, w2, b2 = torch.split(
+            g, [h * width, h, h, h, self.features * h, self.features]
+        )
         noise = torch.randn(len(y), self.noise, generator=rng).to(g)
         inputs = torch.cat([noise, F.one_hot(y, self.classes).to(g)], 1)
         mean, variance = torch.split(statistics.clone(), h)
-        inner = F.batch_norm(F.linear(inputs, w1.view(h, width), b1), mean, variance, scale, shift, training)
+        inner = F.batch_norm(
+            F.linear(inputs, w1.view(h, width), b1), mean, variance, scale, shift, training
+        )
         return F.linear(inner.relu(), w2.view(self.features, h), b2), torch.cat([mean, variance])

@@ -1,16 +1,17 @@
-"""Local-Only: every client trains alone, in the rounds in which the common schedule draws it, from the same initial model."""
+"""Local-Only: every client trains alone, in the rounds in which the common schedule draws it, from the same
+initial model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pfedsim.method import Method
+from pfedsim.core.method import Method
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pfedsim.layout import Layout
+    from pfedsim.core.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class LocalOnly(Method):
     title = "Local-Only"
     paper = "the baseline of the pFedSim paper, section 5.1"
     elsewhere = (
-        "It trains only in the rounds in which the common schedule draws a client (about 20 of 200), not to convergence: a low "
+        "It trains only in the rounds in which the common schedule draws a client (about 20 of 200), not "
+        "to convergence: a low "
         "budget that some tables leave unsaid."
     )
 

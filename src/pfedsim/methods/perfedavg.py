@@ -1,5 +1,5 @@
-"""Per-FedAvg. Fallah et al., Personalized federated learning with theoretical guarantees: A model-agnostic meta-learning approach,
-NeurIPS 2020. Its first-order form."""
+"""Per-FedAvg. Fallah et al., Personalized federated learning with theoretical guarantees: A model-agnostic
+meta-learning approach, NeurIPS 2020. Its first-order form."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from pfedsim.method import Method, Phase, Positive, Weights
+from pfedsim.core.method import Method, Phase, Positive, Weights
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pfedsim.job import Batch, Job
+    from pfedsim.core.job import Batch, Job
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,21 @@ class PerFedAvg(Method):
     """A common model that is good after a step of local training; scored after one plain local epoch."""
 
     title = "Per-FedAvg"
-    paper = "Fallah et al. 2020, Algorithm 1 without second derivatives; alpha and beta as in the pFedSim paper"
+    paper = (
+        "Fallah et al. 2020, Algorithm 1 without second derivatives; alpha and beta as in the pFedSim paper"
+    )
     elsewhere = (
-        "Restoring the weights after the inner step also restores the running statistics in one code base, so that they never "
-        "leave their first values; clients with a single batch do no step at all; another library trains every client twice a "
+        "Restoring the weights after the inner step also restores the running statistics in one code "
+        "base, so that they never "
+        "leave their first values; clients with a single batch do no step at all; another library trains "
+        "every client twice a "
         "round."
     )
 
     weights: Weights = "uniform"
-    alpha: Annotated[Positive, "learning rate of the step to the client, and of the epoch before scoring"] = 0.01
+    alpha: Annotated[
+        Positive, "learning rate of the step to the client, and of the epoch before scoring"
+    ] = 0.01
     beta: Annotated[Positive, "learning rate of the common model"] = 0.001
 
     def phases(self, job: Job) -> list[Phase]:

@@ -1,8 +1,9 @@
-"""pFedSim. Tan et al., pFedSim: Similarity-aware model aggregation towards personalized federated learning, 2023 (arXiv 2305.15706).
+"""pFedSim. Tan et al., pFedSim: Similarity-aware model aggregation towards personalized federated learning,
+2023 (arXiv 2305.15706).
 
-A common model is warmed up for floor(rho T) rounds (generalization). Then (personalization) every client keeps its own classifier
-phi_i and gets a feature extractor omega_i mixed from the clients whose classifiers resemble its own.
-"""
+A common model is warmed up for floor(rho T) rounds (generalization). Then (personalization) every client
+keeps its own classifier phi_i and gets a feature extractor omega_i mixed from the clients whose classifiers
+resemble its own."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from pfedsim.core.method import AtLeastZero, Fed, Message, Method, Reply, ServerState, Share
+from pfedsim.core.rows import Pairs, Rows
+from pfedsim.core.seeds import per_round
 from pfedsim.errors import Notice
-from pfedsim.method import AtLeastZero, Fed, Message, Method, Reply, Server, Share
 from pfedsim.methods.two_stage import TwoStage
-from pfedsim.rows import Pairs, Rows
-from pfedsim.seeds import per_round
 
 if TYPE_CHECKING:
     import torch
@@ -27,8 +28,8 @@ Form = Literal["classwise", "mean", "constant"]
 
 
 def similarity(phi_i: Tensor, phi_j: Tensor, form: Form = "classwise") -> float:
-    """Eq. 3 for two classifiers, one row per class. `mean`: the logarithm of the mean cosine, as the author's code has it.
-    `constant`: a control that compares nothing."""
+    """Eq. 3 for two classifiers, one row per class. `mean`: the logarithm of the mean cosine, as the
+    author's code has it. `constant`: a control that compares nothing."""
     import torch
 
     if form == "constant":
@@ -37,7 +38,9 @@ def similarity(phi_i: Tensor, phi_j: Tensor, form: Form = "classwise") -> float:
     cosine = (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1) + 1e-8)
     if form == "mean":
         cosine = cosine.mean(0, keepdim=True)
-    return float(-torch.log(1 - cosine.clamp(0, 1 - 1e-6)).mean())  # equal classifiers: -ln 1e-6, not infinity
+    return float(
+        -torch.log(1 - cosine.clamp(0, 1 - 1e-6)).mean()
+    )  # equal classifiers: -ln 1e-6, not infinity
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,14 @@ class Personalization(Method):
     form: Form = "classwise"
     own: float = 1.0
 
-    def resembling(self, server: Server, client: int) -> dict[int, float]:
-        """Eq. 4, not yet normalised: whose extractors this client's is mixed from; who was never met weighs 0."""
+    def resembling(self, server: ServerState, client: int) -> dict[int, float]:
+        """Eq. 4, not yet normalised: whose extractors this client's is mixed from; who was never met weighs
+        0."""
         phi = server.extra.get("similarity", Pairs())
         assert isinstance(phi, Pairs)
         return {**phi.row(client), client: self.own}
 
-    def send(self, fed: Fed, server: Server, clients: Sequence[int], task: str) -> dict[int, Message]:
+    def send(self, fed: Fed, server: ServerState, clients: Sequence[int], task: str) -> dict[int, Message]:
         personal = server.personal
         assert isinstance(personal, Rows)
         if task == "score":  # the client's own model as it left its last training
@@ -61,9 +65,13 @@ class Personalization(Method):
         weights = {i: self.resembling(server, i) for i in clients}
         mixed = personal.mixes({i: w for i, w in weights.items() if any(w.values())})  # Eq. 4: omega_i
         omega = {i: mixed.get(i, personal[i]) for i in clients}
-        return {i: Message(task, omega[i].where(~fed.layout.head, personal[i])) for i in clients}  # phi_i stays its own
+        return {
+            i: Message(task, omega[i].where(~fed.layout.head, personal[i])) for i in clients
+        }  # phi_i stays its own
 
-    def aggregate(self, fed: Fed, server: Server, task: str, replies: Sequence[Reply], rng: torch.Generator) -> Server:
+    def aggregate(
+        self, fed: Fed, server: ServerState, task: str, replies: Sequence[Reply], rng: torch.Generator
+    ) -> ServerState:
         assert server.personal is not None
         phi = {r.client: fed.layout.rows(r.model) for r in replies if r.model is not None}
         values = {}
@@ -82,8 +90,10 @@ class PFedSim(TwoStage):
     title = "pFedSim"
     paper = "Tan et al. 2023, Algorithm 2, Eq. 3 and 4; appendix A.5: rho = 0.5"
     elsewhere = (
-        "The author's code takes the logarithm of the mean cosine where Eq. 3 takes the mean of logarithms, and gives a "
-        "client's own extractor the weight -ln 1e-4 = 9.21 where the paper has 1 (preset `reference`); equal classifiers give "
+        "The author's code takes the logarithm of the mean cosine where Eq. 3 takes the mean of "
+        "logarithms, and gives a "
+        "client's own extractor the weight -ln 1e-4 = 9.21 where the paper has 1 (preset `reference`); "
+        "equal classifiers give "
         "log 0 without a clamp."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -94,7 +104,9 @@ class PFedSim(TwoStage):
 
     rho: Annotated[Share, "share of the rounds that warm up"] = 0.5
     warmup: Annotated[str, "method of the warm-up"] = "fedavg"
-    similarity: Annotated[Form, "Eq. 3 class by class; of the mean cosine; or every client met alike"] = "classwise"
+    similarity: Annotated[Form, "Eq. 3 class by class; of the mean cosine; or every client met alike"] = (
+        "classwise"
+    )
     own: Annotated[AtLeastZero, "weight of the client's own extractor in its mix"] = 1.0
 
     def first(self) -> Method:
@@ -105,7 +117,11 @@ class PFedSim(TwoStage):
     def second(self) -> Personalization:
         return Personalization(self.similarity, self.own)
 
-    def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> Server:
+    def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> ServerState:
         if per_round(fed.clients, fed.settings.join) < 2:
-            warnings.warn("pFedSim: fewer than two clients a round, so that no two classifiers can be compared", Notice, stacklevel=2)
+            warnings.warn(
+                "pFedSim: fewer than two clients a round, so that no two classifiers can be compared",
+                Notice,
+                stacklevel=2,
+            )
         return super().init(fed, theta, rng)

@@ -1,4 +1,5 @@
-"""A warm-up by another method, then a stage of its own: pFedSim's generalization and personalization, f-FedAP's likewise."""
+"""A warm-up by another method, then a stage of its own: pFedSim's generalization and personalization,
+f-FedAP's likewise."""
 
 from __future__ import annotations
 
@@ -8,24 +9,34 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pfedsim.core.method import (
+    Fed,
+    Memory,
+    Message,
+    Method,
+    Phase,
+    Reply,
+    ServerState,
+    Share,
+    StartingPoint,
+)
+from pfedsim.core.rows import Rows
 from pfedsim.errors import Error
-from pfedsim.method import Client, Fed, Message, Method, Phase, Reply, Server, Share, Start
-from pfedsim.rows import Rows
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from pfedsim.job import Batch, Job
-    from pfedsim.layout import Layout
+    from pfedsim.core.job import Batch, Job
+    from pfedsim.core.layout import Layout
 
 WARM = "warm"
 
 
 @dataclass(frozen=True)
 class TwoStage(Method):
-    """Every hook goes to `first()` for floor(rho T) rounds, then to `second()`: told apart by `server.personal` at the server
-    and by `message.stage` at the client, never by the round."""
+    """Every hook goes to `first()` for floor(rho T) rounds, then to `second()`: told apart by
+    `server.personal` at the server and by `message.stage` at the client, never by the round."""
 
     rho: Share = 0.5
 
@@ -45,44 +56,54 @@ class TwoStage(Method):
     def _stages(self) -> tuple[Method, Method]:
         return self.first(), self.second()
 
-    def _at_server(self, server: Server) -> Method:
+    def _at_server(self, server: ServerState) -> Method:
         return self._stages[server.personal is not None]
 
     def _at_client(self, message: Message) -> Method:
         return self._stages[message.stage != WARM]
 
-    def _turn(self, fed: Fed, server: Server, finished: int) -> Server:
+    def _turn(self, fed: Fed, server: ServerState, finished: int) -> ServerState:
         """At the switch every client gets the common model."""
-        if server.personal is None and finished >= math.floor(self.rho * fed.settings.rounds + 1e-9):  # T_g = floor(rho T)
+        if server.personal is None and finished >= math.floor(
+            self.rho * fed.settings.rounds + 1e-9
+        ):  # T_g = floor(rho T)
             return replace(server, personal=Rows(server.model))
         return server
 
-    def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> Server:
+    def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> ServerState:
         first, second = self._stages
         if not (first.keeps(fed.layout) == second.keeps(fed.layout)).all():
-            raise Error(f"{self.title}: {first.title or type(first).__name__} cannot warm up, because it keeps part of the model at home")
+            raise Error(
+                f"{self.title}: {first.title or type(first).__name__} cannot warm up, because it keeps "
+                "part of the model at home"
+            )
         server = first.init(fed, theta, rng)
         if server.personal is not None or isinstance(first, TwoStage):
-            raise Error(f"{self.title}: {first.title or type(first).__name__} cannot warm up, because it has no common model")
+            raise Error(
+                f"{self.title}: {first.title or type(first).__name__} cannot warm up, because it has no "
+                "common model"
+            )
         return self._turn(fed, server, 0)
 
-    def plan(self, fed: Fed, server: Server, sampled: Sequence[int]) -> tuple[str, Sequence[int]]:
+    def plan(self, fed: Fed, server: ServerState, sampled: Sequence[int]) -> tuple[str, Sequence[int]]:
         return self._at_server(server).plan(fed, server, sampled)
 
-    def send(self, fed: Fed, server: Server, clients: Sequence[int], task: str) -> dict[int, Message]:
+    def send(self, fed: Fed, server: ServerState, clients: Sequence[int], task: str) -> dict[int, Message]:
         messages = self._at_server(server).send(fed, server, clients, task)
         if server.personal is not None:
             return messages
         return {i: replace(message, stage=WARM) for i, message in messages.items()}
 
-    def aggregate(self, fed: Fed, server: Server, task: str, replies: Sequence[Reply], rng: torch.Generator) -> Server:
+    def aggregate(
+        self, fed: Fed, server: ServerState, task: str, replies: Sequence[Reply], rng: torch.Generator
+    ) -> ServerState:
         server = self._at_server(server).aggregate(fed, server, task, replies, rng)
         return self._turn(fed, server, server.round + 1) if task == "train" else server
 
     def keeps(self, layout: Layout) -> Tensor:
         return self._stages[1].keeps(layout)
 
-    def begin(self, job: Job) -> Start:
+    def begin(self, job: Job) -> StartingPoint:
         return self._at_client(job.message).begin(job)
 
     def phases(self, job: Job) -> list[Phase]:
@@ -94,7 +115,7 @@ class TwoStage(Method):
     def plain(self, job: Job) -> bool:
         return self._at_client(job.message).plain(job)
 
-    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Client]:
+    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
         return self._at_client(job.message).finish(job, ends)
 
     def replies(self, fed: Fed, message: Message) -> dict[str, tuple[int, ...]]:

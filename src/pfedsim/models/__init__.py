@@ -23,11 +23,14 @@ NAMES = tuple(OURS)
 def check_name(name: str) -> None:
     """Refuses a name that cannot be a network, without importing torch."""
     if ":" not in name and name not in NAMES:
-        raise Error(f"there is no model {name!r}; {nearest(name, NAMES)} (your own: file.py:Class or module:Class)")
+        raise Error(
+            f"there is no model {name!r}; {nearest(name, NAMES)} (your own: file.py:Class or module:Class)"
+        )
 
 
 def build(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A network for samples of this shape. A class is called with those of `shape` and `classes` that it names."""
+    """A network for samples of this shape. A class is called with those of `shape` and `classes` that it
+    names."""
     import torch
     from torch import nn
 
@@ -40,7 +43,10 @@ def build(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     try:
         module: nn.Module = kind(**given)
     except TypeError as error:
-        raise Error(f"{name} cannot be made with {given or 'no arguments'}: {error}; name its arguments shape and classes") from error
+        raise Error(
+            f"{name} cannot be made with {given or 'no arguments'}: {error}; name its arguments shape "
+            "and classes"
+        ) from error
     module.eval()
     try:
         with torch.no_grad():
@@ -49,5 +55,7 @@ def build(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
         raise Error(f"{name} cannot take samples of shape {shape}: {error}") from error
     if not isinstance(out, torch.Tensor) or tuple(out.shape) != (2, classes):
         got = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
-        raise Error(f"{name} gives {got} for two samples; a classifier of {classes} classes gives (2, {classes})")
+        raise Error(
+            f"{name} gives {got} for two samples; a classifier of {classes} classes gives (2, {classes})"
+        )
     return module

@@ -1,5 +1,6 @@
-"""LeNet5 with batch norm and two max pools, as behind the paper's numbers (its table prints one pool and 3 channels into the
-second convolution; both are slips). LeCun et al., Gradient-based learning applied to document recognition, 1998."""
+"""LeNet5 with batch norm and two max pools, as behind the paper's numbers (its table prints one pool and 3
+channels into the second convolution; both are slips). LeCun et al., Gradient-based learning applied to
+document recognition, 1998."""
 
 from __future__ import annotations
 
@@ -9,13 +10,17 @@ from pfedsim.errors import Error
 
 
 class LeNet5(nn.Module):
-    """conv 5x5 (6) - conv 5x5 (16) - 120 - 84 - classes; each convolution with batch norm, ReLU and a 2x2 max pool."""
+    """conv 5x5 (6) - conv 5x5 (16) - 120 - 84 - classes; each convolution with batch norm, ReLU and a 2x2
+    max pool."""
 
     def __init__(self, shape: tuple[int, ...], classes: int):
         super().__init__()
         if len(shape) != 3 or min(shape[1:]) < 16:
             needs = "lenet5 takes images (channels, height, width) of at least 16 x 16"
-            raise Error(f"{needs}; these samples are {shape}: take --model mlp or cnn1d, or your own with --model file.py:Class")
+            raise Error(
+                f"{needs}; these samples are {shape}: take --model mlp or cnn1d, or your own with "
+                "--model file.py:Class"
+            )
         channels, height, width = shape
         self.conv1 = nn.Conv2d(channels, 6, 5)
         self.bn1 = nn.BatchNorm2d(6)

@@ -1,5 +1,6 @@
-"""MobileNetV2, width 1, with the tensor names of torchvision's, so that its weights load as they are. Sandler et al., MobileNetV2:
-inverted residuals and linear bottlenecks, CVPR 2018. The stem has stride 2 (the pFedSim paper's table prints 1, a slip)."""
+"""MobileNetV2, width 1, with the tensor names of torchvision's, so that its weights load as they are.
+Sandler et al., MobileNetV2: inverted residuals and linear bottlenecks, CVPR 2018. The stem has stride 2
+(the pFedSim paper's table prints 1, a slip)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,15 @@ from torch import Tensor, nn
 from pfedsim.errors import Error
 
 # expansion, channels out, blocks, stride of the first block: table 2 of the paper
-BLOCKS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+BLOCKS = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
 STEM, LAST, DROPOUT = 32, 1280, 0.2
 
 
@@ -18,14 +27,18 @@ def _conv(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: i
 
 
 class Block(nn.Module):
-    """Widen, convolve each channel by itself, narrow without activation; added to the input where the shapes agree."""
+    """Widen, convolve each channel by itself, narrow without activation; added to the input where the
+    shapes agree."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, expansion: int):
         super().__init__()
         wide = inputs * expansion
         widen = [_conv(inputs, wide)] if expansion > 1 else []
         self.conv = nn.Sequential(
-            *widen, _conv(wide, wide, 3, stride, groups=wide), nn.Conv2d(wide, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
+            *widen,
+            _conv(wide, wide, 3, stride, groups=wide),
+            nn.Conv2d(wide, outputs, 1, bias=False),
+            nn.BatchNorm2d(outputs),
         )
         self.adds = stride == 1 and inputs == outputs
 
@@ -35,12 +48,16 @@ class Block(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """Stem of stride 2, seventeen inverted residual blocks, 1280 channels averaged, dropout, a linear classifier."""
+    """Stem of stride 2, seventeen inverted residual blocks, 1280 channels averaged, dropout, a linear
+    classifier."""
 
     def __init__(self, shape: tuple[int, ...], classes: int):
         super().__init__()
         if len(shape) != 3 or shape[0] != 3 or min(shape[1:]) < 32:
-            raise Error(f"mobilenetv2 takes colour images (3, height, width) of at least 32 x 32; these samples are {shape}")
+            raise Error(
+                "mobilenetv2 takes colour images (3, height, width) of at least 32 x 32; these samples "
+                f"are {shape}"
+            )
         layers: list[nn.Module] = [_conv(3, STEM, 3, 2)]
         inputs = STEM
         for expansion, outputs, blocks, stride in BLOCKS:

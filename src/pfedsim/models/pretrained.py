@@ -1,4 +1,5 @@
-"""Weights that others have trained: named tensors from .safetensors or .npz, all but the classifier's, which starts afresh."""
+"""Weights that others have trained: named tensors from .safetensors or .npz, all but the classifier's,
+which starts afresh."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from pfedsim.errors import Error
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pfedsim.layout import Layout
+    from pfedsim.core.layout import Layout
 
 SUFFIXES = (".safetensors", ".npz")
 
@@ -23,7 +24,10 @@ def find(name: str, data_dir: Path) -> Path:
         return Path(name)
     found = [path for suffix in SUFFIXES for path in sorted((data_dir / name).glob(f"*{suffix}"))]
     if not found:
-        raise Error(f"no weights {name!r} in {data_dir}: get them with `pfedsim data get {name}`, or name a .safetensors or .npz file")
+        raise Error(
+            f"no weights {name!r} in {data_dir}: get them with `pfedsim data get {name}`, or name a "
+            ".safetensors or .npz file"
+        )
     return found[0]
 
 
@@ -44,7 +48,8 @@ def load(path: Path) -> dict[str, Tensor]:
 
 
 def into(layout: Layout, initial: Tensor, tensors: dict[str, Tensor], path: Path) -> Tensor:
-    """`initial` with everything but the classifier from `tensors`; one that is missing, misshapen or unknown is refused by name."""
+    """`initial` with everything but the classifier from `tensors`; one that is missing, misshapen or
+    unknown is refused by name."""
     named = layout.named(initial.clone())
     counters = {f"{norm}.num_batches_tracked" for norm, _ in layout.norms}
     head = {name for name in layout.names if bool(layout.view(layout.head, name).any())}
@@ -57,7 +62,10 @@ def into(layout: Layout, initial: Tensor, tensors: dict[str, Tensor], path: Path
         if name in head:
             continue
         if tensors[name].shape != named[name].shape:
-            raise Error(f"{path}: {name!r} has shape {tuple(tensors[name].shape)}, the network's is {tuple(named[name].shape)}")
+            raise Error(
+                f"{path}: {name!r} has shape {tuple(tensors[name].shape)}, the network's is "
+                f"{tuple(named[name].shape)}"
+            )
         if not bool(tensors[name].isfinite().all()):
             raise Error(f"{path}: {name!r} holds values that are not finite")
         named[name] = tensors[name].float()

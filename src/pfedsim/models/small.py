@@ -29,12 +29,15 @@ class MLP(nn.Module):
 
 
 class CNN1d(nn.Module):
-    """Three convolutions along time (32, 64, 64; width 5) with batch norm, the first two with a max pool, then the mean over time."""
+    """Three convolutions along time (32, 64, 64; width 5) with batch norm, the first two with a max pool,
+    then the mean over time."""
 
     def __init__(self, shape: tuple[int, ...], classes: int):
         super().__init__()
         if len(shape) != 2 or shape[1] < 4:
-            raise Error(f"cnn1d takes signals (channels, length) of at least 4 steps; these samples are {shape}")
+            raise Error(
+                f"cnn1d takes signals (channels, length) of at least 4 steps; these samples are {shape}"
+            )
         self.conv1 = nn.Conv1d(shape[0], 32, 5, padding=2)
         self.bn1 = nn.BatchNorm1d(32)
         self.conv2 = nn.Conv1d(32, 64, 5, padding=2)

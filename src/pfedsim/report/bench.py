@@ -10,13 +10,21 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from pfedsim.bench import Report
+from pfedsim.dev.bench import Report
 from pfedsim.report.looks import COLOURS
 
 HEADINGS = (
-    "local training, one core", "samples/s best", "median", "by CPU time, median", "times plain, best", "median",
-    "times DataLoader, best", "median", "of the matrix rate, best", "median",
-)  # fmt: skip
+    "local training, one core",
+    "samples/s best",
+    "median",
+    "by CPU time, median",
+    "times plain, best",
+    "median",
+    "times DataLoader, best",
+    "median",
+    "of the matrix rate, best",
+    "median",
+)
 
 
 def write(report: Report, folder: Path) -> list[Path]:
@@ -31,8 +39,10 @@ def markdown(report: Report) -> str:
     """Every figure in a table."""
     m = report.machine
     lines = [
-        f"{m['cpu']}, {m['cores']} cores, kernels {m['kernels'] or 'none'}, torch {m['torch']}; one thread a client. "
-        f"Matrix product: {report.matrix_gflops['best']:.0f} GFLOP/s best, {report.matrix_gflops['median']:.0f} median.",
+        f"{m['cpu']}, {m['cores']} cores, kernels {m['kernels'] or 'none'}, torch {m['torch']}; one "
+        "thread a client. "
+        f"Matrix product: {report.matrix_gflops['best']:.0f} GFLOP/s best, "
+        f"{report.matrix_gflops['median']:.0f} median.",
         "",
         "| " + " | ".join(HEADINGS) + " |",
         "|---" + "|---:" * (len(HEADINGS) - 1) + "|",
@@ -40,25 +50,36 @@ def markdown(report: Report) -> str:
     for shape, ways in report.training.items():
         for way, r in ways.items():
             lines.append(
-                f"| {shape}: {way} | {r['best']:,.0f} | {r['median']:,.0f} | {r['cpu_median']:,.0f} | {r['times_plain_best']:.2f} "
-                f"| {r['times_plain_median']:.2f} | {r['times_loader_best']:.2f} | {r['times_loader_median']:.2f} "
+                f"| {shape}: {way} | {r['best']:,.0f} | {r['median']:,.0f} | {r['cpu_median']:,.0f} | "
+                f"{r['times_plain_best']:.2f} "
+                f"| {r['times_plain_median']:.2f} | {r['times_loader_best']:.2f} | "
+                f"{r['times_loader_median']:.2f} "
                 f"| {100 * r['share_of_matrix_best']:.0f}% | {100 * r['share_of_matrix_median']:.0f}% |"
             )
     lines += ["", "| eight clients side by side | samples/s best | median |", "|---|---:|---:|"]
     lines += [f"| {name} | {r['best']:,.0f} | {r['median']:,.0f} |" for name, r in report.cores.items()]
     lines += ["", "| scoring 100 x 300 images, one core | images/s best | median |", "|---|---:|---:|"]
-    lines += [f"| {n} | {r['best']:,.0f} | {r['median']:,.0f} |" for n, r in report.scoring.items() if n != "native_times_best_torch"]
+    lines += [
+        f"| {n} | {r['best']:,.0f} | {r['median']:,.0f} |"
+        for n, r in report.scoring.items()
+        if n != "native_times_best_torch"
+    ]
     lines += ["", "| a round, ten of 100 clients, all cores | seconds |", "|---|---:|"]
     lines += [f"| {name} | {seconds:.3f} |" for name, seconds in report.rounds.items()]
     whole = report.whole_run
     lines += [
         "",
-        f"pFedSim, a round at 10,000 clients against one at 100: {report.scale['ratio_median']:.2f} (median), "
-        f"{report.scale['ratio_best']:.2f} (best). Scoring 100 clients: {report.scale['seconds_to_score_100']:.2f} s.",
+        f"pFedSim, a round at 10,000 clients against one at 100: {report.scale['ratio_median']:.2f} "
+        "(median), "
+        f"{report.scale['ratio_best']:.2f} (best). Scoring 100 clients: "
+        f"{report.scale['seconds_to_score_100']:.2f} s.",
         "",
-        f"{whole['rounds']} rounds of ten of 100 clients: FedAvg {whole['times_serial_torch']:.2f} times the serial torch engine; of the "
+        f"{whole['rounds']} rounds of ten of 100 clients: FedAvg {whole['times_serial_torch']:.2f} times "
+        "the serial torch engine; of the "
         "workers' time not spent in local training: "
-        + ", ".join(f"{name} {100 * whole['lost_outside_steps'][name]:.1f}%" for name in ("FedAvg", "pFedSim"))
+        + ", ".join(
+            f"{name} {100 * whole['lost_outside_steps'][name]:.1f}%" for name in ("FedAvg", "pFedSim")
+        )
         + ".",
         "",
         f"Peak memory of the process and its largest worker: {report.peak_memory_mb:.0f} MB.",
@@ -78,7 +99,10 @@ def chart(report: Report, path: Path) -> Path:
         labels = [f"{report.training[shape][way]['times_plain_median']:.1f}x" for shape in shapes]
         axes.bar_label(bars, labels, fontsize=8, padding=2)
     axes.set_xticks(range(len(shapes)), [shape.replace(", ", "\n", 1) for shape in shapes])
-    axes.set(ylabel="samples a second (median)", title="Local training of LeNet5 on one core; times the plain PyTorch loop above the bars")
+    axes.set(
+        ylabel="samples a second (median)",
+        title="Local training of LeNet5 on one core; times the plain PyTorch loop above the bars",
+    )
     axes.grid(alpha=0.3, axis="y")
     axes.legend(frameon=False, loc="upper left")
     axes.margins(y=0.15)

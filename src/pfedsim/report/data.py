@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
-from pfedsim.federation import Federation
+from pfedsim.data.federation import Federation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,7 +28,9 @@ FORMATS = ("png", "svg")
 def statistics(federation: Federation) -> list[dict[str, Any]]:
     """For every client: its samples, its classes and how much of it is its largest class."""
     rows = []
-    for i, (split, counts) in enumerate(zip(federation.partition.clients, federation.label_counts(), strict=True)):
+    for i, (split, counts) in enumerate(
+        zip(federation.partition.clients, federation.label_counts(), strict=True)
+    ):
         rows.append(
             {
                 "client": i,
@@ -37,7 +39,9 @@ def statistics(federation: Federation) -> list[dict[str, Any]]:
                 "test": len(split.test),
                 "samples": int(counts.sum()),
                 "classes": int((counts > 0).sum()),
-                "largest class, %": round(100 * float(counts.max() / counts.sum()), 1) if counts.sum() else 0.0,
+                "largest class, %": round(100 * float(counts.max() / counts.sum()), 1)
+                if counts.sum()
+                else 0.0,
                 "unseen": "yes" if i >= federation.clients - federation.unseen else "",
             }
         )
@@ -50,8 +54,10 @@ def summary(federation: Federation) -> str:
     classes = np.mean([row["classes"] for row in statistics(federation)])
     data, kind = federation.data, federation.partition.recipe.get("kind", "a file")
     return (
-        f"{data.name}: {len(data.y):,} samples of shape {' x '.join(map(str, data.shape))}, {len(data.classes)} classes; partition {kind}: "
-        f"{federation.clients} clients with {sizes.mean():.1f} samples each (std {sizes.std():.1f}, {sizes.min():,} to {sizes.max():,}) "
+        f"{data.name}: {len(data.y):,} samples of shape {' x '.join(map(str, data.shape))}, "
+        f"{len(data.classes)} classes; partition {kind}: "
+        f"{federation.clients} clients with {sizes.mean():.1f} samples each (std {sizes.std():.1f}, "
+        f"{sizes.min():,} to {sizes.max():,}) "
         f"and {classes:.2f} classes"
     )
 
@@ -59,7 +65,12 @@ def summary(federation: Federation) -> str:
 def client_table(federation: Federation) -> Table:
     """The clients' statistics, the first of them where there are many."""
     rows = statistics(federation)
-    shown = [key for key in rows[0] if (key != "unseen" or federation.unseen) and (key != "name" or "names" in federation.partition.recipe)]
+    shown = [
+        key
+        for key in rows[0]
+        if (key != "unseen" or federation.unseen)
+        and (key != "name" or "names" in federation.partition.recipe)
+    ]
     return _table(shown, [[str(row[key]) for key in shown] for row in rows])
 
 
@@ -68,7 +79,9 @@ def label_table(federation: Federation) -> Table | None:
     if len(federation.data.classes) > MOST_COLUMNS:
         return None
     counts = federation.label_counts()
-    return _table(["client", *federation.data.classes], [[str(i), *map(str, row)] for i, row in enumerate(counts)])
+    return _table(
+        ["client", *federation.data.classes], [[str(i), *map(str, row)] for i, row in enumerate(counts)]
+    )
 
 
 def _table(headings: list[str], rows: list[list[str]]) -> Table:
@@ -100,7 +113,8 @@ def _csv(path: Path, heading: list[str], rows: list[list[Any]]) -> Path:
 
 
 def bubbles(federation: Federation, folder: Path) -> list[Path]:
-    """The paper's figure: clients along x, classes along y, a circle for each whose area is the number of samples."""
+    """The paper's figure: clients along x, classes along y, a circle for each whose area is the number of
+    samples."""
     counts = federation.label_counts()
     clients, classes = counts.shape
     who, what = counts.nonzero()
@@ -109,24 +123,42 @@ def bubbles(federation: Federation, folder: Path) -> list[Path]:
     figure, axes = plt.subplots(figsize=(width, height), layout="constrained")
     room = 72 * min((width - 1.2) / clients, (height - 1) / classes)  # points between two neighbours
     crowded = len(many) > counts.size / 2
-    widest = min(36, (0.9 if crowded else 1.7) * room)  # where few clients hold a class, large circles need not stay apart
-    axes.scatter(who, what, s=np.maximum(widest**2 * many / counts.max(), 0.3), color="#0072B2", alpha=0.65, linewidths=0)
+    widest = min(
+        36, (0.9 if crowded else 1.7) * room
+    )  # where few clients hold a class, large circles need not stay apart
+    axes.scatter(
+        who,
+        what,
+        s=np.maximum(widest**2 * many / counts.max(), 0.3),
+        color="#0072B2",
+        alpha=0.65,
+        linewidths=0,
+    )
     if "names" in federation.partition.recipe and clients <= 30:
         axes.set_xticks(range(clients), federation.names, rotation=90, fontsize=8)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if classes <= 30:
         axes.set_yticks(range(classes), federation.data.classes, fontsize=8)
-    axes.set(xlabel="client", ylabel="class", xlim=(-1, clients), ylim=(-1, classes), title=f"{federation.data.name}: who holds what")
+    axes.set(
+        xlabel="client",
+        ylabel="class",
+        xlim=(-1, clients),
+        ylim=(-1, classes),
+        title=f"{federation.data.name}: who holds what",
+    )
     if federation.unseen:
         axes.axvline(clients - federation.unseen - 0.5, color="#D55E00", linewidth=1, linestyle="--")
-        axes.annotate("unseen", (clients - federation.unseen - 0.4, classes - 0.9), color="#D55E00", fontsize=8)
+        axes.annotate(
+            "unseen", (clients - federation.unseen - 0.4, classes - 0.9), color="#D55E00", fontsize=8
+        )
     axes.grid(alpha=0.2)
     return _saved(figure, folder / "labels")
 
 
 def sheet(data: DataSet, folder: Path) -> list[Path]:
-    """Samples as they are stored: pictures, a row for each class (each domain, where there are some), or signals. A table has none."""
+    """Samples as they are stored: pictures, a row for each class (each domain, where there are some), or
+    signals. A table has none."""
     if len(data.shape) == 1:
         return []
     return _signals(data, folder) if len(data.shape) == 2 else _pictures(data, folder)
@@ -136,10 +168,17 @@ def _pictures(data: DataSet, folder: Path) -> list[Path]:
     classes = _spread(len(data.classes), MOST_ROWS if data.domain is None else MOST_COLUMNS)
     if data.domain is None:
         rows = [(data.classes[c], [_places(data.y == c, 10)]) for c in classes]
-        which = "each class" if len(classes) == len(data.classes) else f"{len(classes)} of the {len(data.classes)} classes"
+        which = (
+            "each class"
+            if len(classes) == len(data.classes)
+            else f"{len(classes)} of the {len(data.classes)} classes"
+        )
         title = f"{data.name}: ten samples of {which}"
     else:
-        rows = [(str(d), [_places((data.y == c) & (data.domain == d), 2) for c in classes]) for d in np.unique(data.domain)]
+        rows = [
+            (str(d), [_places((data.y == c) & (data.domain == d), 2) for c in classes])
+            for d in np.unique(data.domain)
+        ]
         title = f"{data.name}: two of each class ({', '.join(data.classes[c] for c in classes)})"
     height, width = data.shape[1:]
     per_row = max(sum(len(places) for places in groups) for _, groups in rows)
@@ -148,12 +187,19 @@ def _pictures(data: DataSet, folder: Path) -> list[Path]:
     for r, (_, groups) in enumerate(rows):
         for k, place in enumerate(p for places in groups for p in places):
             pixels = _shown(data, data.x[place])
-            canvas[r * (height + gap) : r * (height + gap) + height, k * (width + gap) : k * (width + gap) + width] = pixels
+            canvas[
+                r * (height + gap) : r * (height + gap) + height,
+                k * (width + gap) : k * (width + gap) + width,
+            ] = pixels
     scale = 9 / canvas.shape[1]
-    figure, axes = plt.subplots(figsize=(10.5, max(1.6, scale * canvas.shape[0] + 0.6)), layout="constrained")
+    figure, axes = plt.subplots(
+        figsize=(10.5, max(1.6, scale * canvas.shape[0] + 0.6)), layout="constrained"
+    )
     axes.imshow(canvas, interpolation="nearest")
     axes.set_xticks([])
-    axes.set_yticks([r * (height + gap) + height / 2 for r in range(len(rows))], [name for name, _ in rows], fontsize=8)
+    axes.set_yticks(
+        [r * (height + gap) + height / 2 for r in range(len(rows))], [name for name, _ in rows], fontsize=8
+    )
     axes.set_title(title, fontsize=9)
     for side in axes.spines.values():
         side.set_visible(False)
@@ -172,13 +218,21 @@ def _shown(data: DataSet, sample: np.ndarray) -> np.ndarray:
 def _signals(data: DataSet, folder: Path) -> list[Path]:
     classes = _spread(len(data.classes), MOST_COLUMNS)
     figure, grid = plt.subplots(
-        len(classes), 4, figsize=(10, 1.1 * len(classes) + 0.8), sharex=True, sharey=True, layout="constrained", squeeze=False
+        len(classes),
+        4,
+        figsize=(10, 1.1 * len(classes) + 0.8),
+        sharex=True,
+        sharey=True,
+        layout="constrained",
+        squeeze=False,
     )
     for row, c in zip(grid, classes, strict=True):
         for axes, place in zip(row, _places(data.y == c, 4), strict=False):
             axes.plot(data.x[place].T, linewidth=0.8)
         row[0].set_ylabel(data.classes[c], fontsize=8, rotation=0, ha="right")
-    figure.suptitle(f"{data.name}: four samples of each class, a line for each of {data.shape[0]} channels", fontsize=9)
+    figure.suptitle(
+        f"{data.name}: four samples of each class, a line for each of {data.shape[0]} channels", fontsize=9
+    )
     return _saved(figure, folder / "samples")
 
 

@@ -1,4 +1,5 @@
-"""A report in parts - words, tables, pictures - and its forms: Markdown, LaTeX, CSV, JSON, PNG and SVG, and one HTML page."""
+"""A report in parts - words, tables, pictures - and its forms: Markdown, LaTeX, CSV, JSON, PNG and SVG, and
+one HTML page."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ DAGGERS = ("†", "‡", "§", "¶")
 
 @dataclass(frozen=True)
 class Cell:
-    """What a table shows at one place: its words, whether they are best or second, and the number behind them."""
+    """What a table shows at one place: its words, whether they are best or second, and the number behind
+    them."""
 
     text: str
     mark: str = ""
@@ -35,7 +37,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """`groups` are headings over several columns: (words, columns), the first column left out. `rules`: rows that a line goes before."""
+    """`groups` are headings over several columns: (words, columns), the first column left out. `rules`:
+    rows that a line goes before."""
 
     name: str
     title: str
@@ -89,7 +92,10 @@ class Document:
 
     def shown(self) -> list[Section]:
         """What pages and screens show."""
-        kept = [Section(s.heading, [p for p in s.parts if not (isinstance(p, Table) and p.for_papers)]) for s in self.sections]
+        kept = [
+            Section(s.heading, [p for p in s.parts if not (isinstance(p, Table) and p.for_papers)])
+            for s in self.sections
+        ]
         return [section for section in kept if section.parts]
 
     def figures(self) -> list[Figure]:
@@ -129,9 +135,13 @@ def markdown(document: Document, level: int = 1, pictures: str | None = None) ->
 
 def markdown_table(table: Table) -> str:
     head = _headings(table)
-    sides = "".join("|---" if words or table.prose or k == 0 else "|---:" for k, words in enumerate(table.sentences()))
+    sides = "".join(
+        "|---" if words or table.prose or k == 0 else "|---:" for k, words in enumerate(table.sentences())
+    )
     lines = [f"**{table.title}**", "", _piped(head), f"{sides}|"]
-    lines += [_piped([MARKDOWN[c.mark].format(c.text.replace("|", "/")) for c in row]) for row in table.rows]
+    lines += [
+        _piped([MARKDOWN[c.mark].format(c.text.replace("|", "/")) for c in row]) for row in table.rows
+    ]
     for note in table.notes:
         lines += ["", note]
     return "\n".join(lines)
@@ -139,8 +149,14 @@ def markdown_table(table: Table) -> str:
 
 def _headings(table: Table) -> list[str]:
     """Each column's heading with that of its group before it."""
-    over = ["", *(words for words, count in table.groups for _ in range(count))] if table.groups else [""] * len(table.head)
-    return [f"{words}: {heading}" if words else heading for words, heading in zip(over, table.head, strict=True)]
+    over = (
+        ["", *(words for words, count in table.groups for _ in range(count))]
+        if table.groups
+        else [""] * len(table.head)
+    )
+    return [
+        f"{words}: {heading}" if words else heading for words, heading in zip(over, table.head, strict=True)
+    ]
 
 
 def _piped(texts: Sequence[str]) -> str:
@@ -149,7 +165,10 @@ def _piped(texts: Sequence[str]) -> str:
 
 def html(document: Document) -> str:
     """The whole report as one page that fetches nothing."""
-    sections = [(section.heading or "Overview", "\n".join(map(_html_part, section.parts))) for section in document.shown()]
+    sections = [
+        (section.heading or "Overview", "\n".join(map(_html_part, section.parts)))
+        for section in document.shown()
+    ]
     return page.page(document.title, sections)
 
 
@@ -158,7 +177,9 @@ def _html_part(part: str | Table | Figure) -> str:
         return _html_words(part)
     if isinstance(part, Table):
         return _html_table(part)
-    return f"<p>{escape(part.title)}</p>\n" + page.picture(lambda path, width: part.draw(path, min(width, part.width)), part.title)
+    return f"<p>{escape(part.title)}</p>\n" + page.picture(
+        lambda path, width: part.draw(path, min(width, part.width)), part.title
+    )
 
 
 def _html_words(text: str) -> str:
@@ -177,18 +198,32 @@ def _html_words(text: str) -> str:
 def _html_table(table: Table) -> str:
     rows = []
     if table.groups:
-        rows.append("<tr><th></th>" + "".join(f'<th colspan="{n}">{escape(words)}</th>' for words, n in table.groups) + "</tr>")
-    kinds = [' class="words"' if table.prose else ' class="long"' if words else "" for words in table.sentences()]
-    rows.append("<tr>" + "".join(f"<th{kind}>{escape(h)}</th>" for kind, h in zip(kinds, table.head, strict=True)) + "</tr>")
+        rows.append(
+            "<tr><th></th>"
+            + "".join(f'<th colspan="{n}">{escape(words)}</th>' for words, n in table.groups)
+            + "</tr>"
+        )
+    kinds = [
+        ' class="words"' if table.prose else ' class="long"' if words else "" for words in table.sentences()
+    ]
+    rows.append(
+        "<tr>"
+        + "".join(f"<th{kind}>{escape(h)}</th>" for kind, h in zip(kinds, table.head, strict=True))
+        + "</tr>"
+    )
     for row in table.rows:
-        shown = [f"<td{kind}>{HTML[c.mark].format(escape(c.text))}</td>" for kind, c in zip(kinds, row, strict=True)]
+        shown = [
+            f"<td{kind}>{HTML[c.mark].format(escape(c.text))}</td>"
+            for kind, c in zip(kinds, row, strict=True)
+        ]
         rows.append("<tr>" + "".join(shown) + "</tr>")
     notes = "".join(map(_html_words, table.notes))
     return f'<p><b>{escape(table.title)}</b></p><div class="scroll"><table>{"".join(rows)}</table></div>{notes}'
 
 
 def terminal(table: Table, width: int) -> list[RichTable]:
-    """For a screen of this width, without title and notes: a table for each group of columns, and for as many of them as fit."""
+    """For a screen of this width, without title and notes: a table for each group of columns, and for as
+    many of them as fit."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -199,17 +234,29 @@ def terminal(table: Table, width: int) -> list[RichTable]:
         shown = RichTable(title=words or None, title_justify="left")
         shown.add_column(table.head[0], no_wrap=not long[0])
         for k in columns:
-            shown.add_column(table.head[k], justify="left" if long[k] else "right", no_wrap=not (long[k] or table.prose))
+            shown.add_column(
+                table.head[k], justify="left" if long[k] else "right", no_wrap=not (long[k] or table.prose)
+            )
         for n, row in enumerate(table.rows):
-            shown.add_row(*(Text(row[k].text, style=styles[row[k].mark]) for k in [0, *columns]), end_section=n + 1 in table.rules)
+            shown.add_row(
+                *(Text(row[k].text, style=styles[row[k].mark]) for k in [0, *columns]),
+                end_section=n + 1 in table.rules,
+            )
         made.append(shown)
     return made
 
 
 def _fitting(table: Table, width: int) -> list[tuple[str, list[int]]]:
-    """The columns of each group, in parts that fit beside the first column; sentences wrap, within a third of the screen."""
-    room = [3 + max(len(line) for line in [table.head[k], *(row[k].text for row in table.rows)]) for k in range(len(table.head))]
-    room = [min(needed, width // 3) if sentences else needed for needed, sentences in zip(room, table.sentences(), strict=True)]
+    """The columns of each group, in parts that fit beside the first column; sentences wrap, within a third
+    of the screen."""
+    room = [
+        3 + max(len(line) for line in [table.head[k], *(row[k].text for row in table.rows)])
+        for k in range(len(table.head))
+    ]
+    room = [
+        min(needed, width // 3) if sentences else needed
+        for needed, sentences in zip(room, table.sentences(), strict=True)
+    ]
     parts: list[tuple[str, list[int]]] = []
     at = 1
     for words, count in table.groups or [("", len(table.head) - 1)]:
@@ -225,7 +272,8 @@ def _fitting(table: Table, width: int) -> list[tuple[str, list[int]]]:
 
 
 def csv_text(tables: Sequence[Table]) -> str:
-    """One line per cell: table, the row's number and first cell, column, what is printed, and the number behind it where there is one."""
+    """One line per cell: table, the row's number and first cell, column, what is printed, and the number
+    behind it where there is one."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["table", "number", "row", "column", "printed", "value"])
@@ -233,17 +281,32 @@ def csv_text(tables: Sequence[Table]) -> str:
         names = _headings(table)
         for number, row in enumerate(table.rows, 1):
             for name, cell in list(zip(names, row, strict=True))[1:]:
-                writer.writerow([table.name, number, row[0].text, name, cell.text, "" if cell.value is None else cell.value])
+                writer.writerow(
+                    [
+                        table.name,
+                        number,
+                        row[0].text,
+                        name,
+                        cell.text,
+                        "" if cell.value is None else cell.value,
+                    ]
+                )
     return file.getvalue()
 
 
 def json_text(document: Document) -> str:
     """Tables as lists of rows."""
     tables = [
-        {"name": t.name, "title": t.title, "groups": t.groups, "head": t.head, "notes": t.notes,
-         "rows": [[{"text": c.text, "mark": c.mark, "value": c.value} for c in row] for row in t.rows]}
+        {
+            "name": t.name,
+            "title": t.title,
+            "groups": t.groups,
+            "head": t.head,
+            "notes": t.notes,
+            "rows": [[{"text": c.text, "mark": c.mark, "value": c.value} for c in row] for row in t.rows],
+        }
         for t in document.tables()
-    ]  # fmt: skip
+    ]
     return json.dumps({"title": document.title, "tables": tables}, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -262,5 +325,8 @@ def write(document: Document, folder: Path) -> list[Path]:
         made.append(folder / f"{document.name}.{ending}")
         made[-1].write_text(form())
     for figure in document.figures():
-        made += [figure.draw(folder / "figures" / f"{figure.name}.{ending}", figure.width) for ending in ("png", "svg")]
+        made += [
+            figure.draw(folder / "figures" / f"{figure.name}.{ending}", figure.width)
+            for ending in ("png", "svg")
+        ]
     return made

@@ -13,10 +13,10 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
+from pfedsim.core.rows import Pairs
+from pfedsim.experiments.compare import Comparison
 from pfedsim.report.looks import SCATTERED, looks
-from pfedsim.rows import Pairs
-from pfedsim.runs.compare import Comparison
-from pfedsim.runs.folder import Run
+from pfedsim.runs.reader import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 def saved(figure: Figure, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context({"svg.hashsalt": "pfedsim"}):  # equal figures are equal files
-        figure.savefig(path, dpi=130, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
+        figure.savefig(
+            path, dpi=130, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None
+        )
     plt.close(figure)
     return path
 
 
 def curves(runs: Mapping[str, Sequence[Run]], path: Path, width: float = 7.5) -> Path:
-    """Accuracy over the rounds, as served; several runs under one name are seeds: their mean, with the range shaded."""
+    """Accuracy over the rounds, as served; several runs under one name are seeds: their mean, with the
+    range shaded."""
     figure, axes = plt.subplots(figsize=(width, 4.2), layout="constrained")
     bands = any(len(several) > 1 for several in runs.values())
     styles = looks(runs)
@@ -42,7 +45,9 @@ def curves(runs: Mapping[str, Sequence[Run]], path: Path, width: float = 7.5) ->
         values = 100 * np.array([[line[r] for r in rounds] for line in lines])
         axes.plot(rounds, values.mean(0), label=name, **styles[name])
         if len(values) > 1:
-            axes.fill_between(rounds, values.min(0), values.max(0), color=styles[name]["color"], alpha=0.15, linewidth=0)
+            axes.fill_between(
+                rounds, values.min(0), values.max(0), color=styles[name]["color"], alpha=0.15, linewidth=0
+            )
     axes.set(
         xlabel="round",
         ylabel="accuracy over all test samples, %",
@@ -54,10 +59,14 @@ def curves(runs: Mapping[str, Sequence[Run]], path: Path, width: float = 7.5) ->
 
 
 def _curve(run: Run) -> dict[int, float]:
-    return {m["round"]: m["micro"] for m in run.metrics() if m.get("model") == "served" and m["split"] == "test"}
+    return {
+        m["round"]: m["micro"] for m in run.metrics() if m.get("model") == "served" and m["split"] == "test"
+    }
 
 
-def over_rounds(lines: Mapping[str, Mapping[int, float]], path: Path, ylabel: str, title: str, width: float = 7.5) -> Path:
+def over_rounds(
+    lines: Mapping[str, Mapping[int, float]], path: Path, ylabel: str, title: str, width: float = 7.5
+) -> Path:
     """Any figure of a run over its rounds, from zero up."""
     figure, axes = plt.subplots(figsize=(width, 3.2), layout="constrained")
     for name, style in looks(lines).items():
@@ -78,18 +87,28 @@ def _legend(axes: Axes, entries: int) -> None:
         axes.legend(frameon=False)
 
 
-def clients(values: Mapping[str, Sequence[float]], path: Path, title: str = "Each client's accuracy, as served", width: float = 0) -> Path:
-    """Every client's accuracy under each name: a column of points per client, ordered by the first name's."""
+def clients(
+    values: Mapping[str, Sequence[float]],
+    path: Path,
+    title: str = "Each client's accuracy, as served",
+    width: float = 0,
+) -> Path:
+    """Every client's accuracy under each name: a column of points per client, ordered by the first
+    name's."""
     names = list(values)
     order = np.argsort(values[names[0]], kind="stable")
-    figure, axes = plt.subplots(figsize=(width or min(14, max(7.5, 0.12 * len(order) + 5)), 4.2), layout="constrained")
+    figure, axes = plt.subplots(
+        figsize=(width or min(14, max(7.5, 0.12 * len(order) + 5)), 4.2), layout="constrained"
+    )
     for name, style in looks(names).items():
         axes.plot(range(len(order)), 100 * np.asarray(values[name])[order], label=name, **style | SCATTERED)
     if len(order) <= 5.4 * figure.get_figwidth():  # as many numbers as have room
         axes.set_xticks(range(len(order)), [str(i) for i in order], fontsize=8)
     else:
         axes.set_xticks([])
-    axes.set(xlabel=f"client, ordered by {names[0]}", ylabel="accuracy on its own test part, %", title=title)
+    axes.set(
+        xlabel=f"client, ordered by {names[0]}", ylabel="accuracy on its own test part, %", title=title
+    )
     axes.set_ylim(-3, 103)
     axes.grid(alpha=0.3, axis="y")
     _legend(axes, len(names))
@@ -120,7 +139,10 @@ def comparison_figures(comparison: Comparison, folder: Path) -> list[Path]:
     seed = comparison.seeds[0]
     first = {name: by_seed[seed] for name, by_seed in comparison.runs.items()}
     made = [
-        curves({name: list(by_seed.values()) for name, by_seed in comparison.runs.items()}, folder / "curves.png"),
+        curves(
+            {name: list(by_seed.values()) for name, by_seed in comparison.runs.items()},
+            folder / "curves.png",
+        ),
         clients(
             {name: run.client_values() for name, run in first.items()},
             folder / "clients.png",
@@ -131,10 +153,13 @@ def comparison_figures(comparison: Comparison, folder: Path) -> list[Path]:
 
 
 def run_figures(runs: Mapping[str, Run], folder: Path) -> list[Path]:
-    """All pictures of one or several runs, overlaid; client by client only where they have the same clients."""
+    """All pictures of one or several runs, overlaid; client by client only where they have the same
+    clients."""
     made = [curves({name: [run] for name, run in runs.items()}, folder / "curves.png")]
     if len({run.config.digests.partition for run in runs.values()}) == 1:
-        made.append(clients({name: run.client_values() for name, run in runs.items()}, folder / "clients.png"))
+        made.append(
+            clients({name: run.client_values() for name, run in runs.items()}, folder / "clients.png")
+        )
     return made + _similarities(runs, folder)
 
 

@@ -7,9 +7,9 @@ import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pfedsim.experiments.compare import ALONE, COMMON, Comparison
 from pfedsim.report.latex import escaped, packages
 from pfedsim.report.tables import Column, caption, columns, places
-from pfedsim.runs.compare import ALONE, COMMON, Comparison
 
 
 def markdown(comparison: Comparison) -> str:
@@ -18,7 +18,10 @@ def markdown(comparison: Comparison) -> str:
     head = ["method", *(c.heading.replace("\n", " ") for c in shown)]
     rows = ["| " + " | ".join(head) + " |", "|" + "---|" + "---:|" * len(shown)]
     marks = (lambda cell: f"**{cell}**", lambda cell: f"<u>{cell}</u>", str)
-    rows += ["| " + " | ".join([method, *cells]) + " |" for method, cells in _marked(comparison.methods, shown, marks)]
+    rows += [
+        "| " + " | ".join([method, *cells]) + " |"
+        for method, cells in _marked(comparison.methods, shown, marks)
+    ]
     return f"{caption(comparison)}\n\n" + "\n".join(rows) + "\n"
 
 
@@ -26,11 +29,19 @@ def latex(comparison: Comparison) -> str:
     """A booktabs table as the paper prints it."""
     shown = columns(comparison)
     head = " & ".join(["Method", *(escaped(c.heading.replace("\n", " ")) for c in shown)])
-    marks = (lambda cell: rf"\textbf{{{escaped(cell)}}}", lambda cell: rf"\underline{{{escaped(cell)}}}", escaped)
-    rows = [rf"{escaped(method)} & {' & '.join(cells)} \\" for method, cells in _marked(comparison.methods, shown, marks)]
+    marks = (
+        lambda cell: rf"\textbf{{{escaped(cell)}}}",
+        lambda cell: rf"\underline{{{escaped(cell)}}}",
+        escaped,
+    )
+    rows = [
+        rf"{escaped(method)} & {' & '.join(cells)} \\"
+        for method, cells in _marked(comparison.methods, shown, marks)
+    ]
     body = "\n".join(rows)
     return packages(["booktabs"]) + (
-        f"% {caption(comparison)}\n\\begin{{tabular}}{{l{'r' * len(shown)}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}\n"
+        f"% {caption(comparison)}\n\\begin{{tabular}}{{l{'r' * len(shown)}}}\n\\toprule\n{head} "
+        f"\\\\\n\\midrule\n{body}\n"
         "\\bottomrule\n\\end{tabular}\n"
     )
 
@@ -49,7 +60,8 @@ def long_csv(comparison: Comparison) -> str:
 
 
 def client_csv(comparison: Comparison) -> str:
-    """One line per method, seed and client: its accuracy, and its gain over the same client alone and with the common model."""
+    """One line per method, seed and client: its accuracy, and its gain over the same client alone and with
+    the common model."""
     file = io.StringIO()
     table = csv.writer(file, lineterminator="\n")
     references = [m for m in (ALONE, COMMON) if m in comparison.runs]
@@ -71,6 +83,11 @@ def write_all(comparison: Comparison, folder: Path) -> list[Path]:
     return [folder / name for name in writers]
 
 
-def _marked(methods: Sequence[str], shown: Sequence[Column], marks: Sequence[Callable[[str], str]]) -> list[tuple[str, list[str]]]:
+def _marked(
+    methods: Sequence[str], shown: Sequence[Column], marks: Sequence[Callable[[str], str]]
+) -> list[tuple[str, list[str]]]:
     ranks = [places(column) for column in shown]
-    return [(method, [marks[r[k]](c.cells[k]) for c, r in zip(shown, ranks, strict=True)]) for k, method in enumerate(methods)]
+    return [
+        (method, [marks[r[k]](c.cells[k]) for c, r in zip(shown, ranks, strict=True)])
+        for k, method in enumerate(methods)
+    ]

@@ -12,10 +12,20 @@ if TYPE_CHECKING:
 MARKS = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", "": "{}"}
 SPECIAL = {
     **{character: "\\" + character for character in "&%_#${}"},
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "`": r"\`{}",
-    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''", "−": "$-$",
-    "†": r"\dag{}", "‡": r"\ddag{}", "§": r"\S{}", "¶": r"\P{}",
-}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "`": r"\`{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    "−": "$-$",
+    "†": r"\dag{}",
+    "‡": r"\ddag{}",
+    "§": r"\S{}",
+    "¶": r"\P{}",
+}
 PIECES = re.compile(
     r"""`([^`]*)`  # code
     | "([^"]*)"
@@ -55,7 +65,9 @@ def packages(names: Sequence[str]) -> str:
 
 def latex(tables: Sequence[Table]) -> str:
     """A file of tables to \\input."""
-    return packages(["booktabs", *["longtable"] * any(t.prose for t in tables)]) + "\n".join(map(latex_table, tables))
+    return packages(["booktabs", *["longtable"] * any(t.prose for t in tables)]) + "\n".join(
+        map(latex_table, tables)
+    )
 
 
 def latex_table(table: Table) -> str:
@@ -66,7 +78,9 @@ def latex_table(table: Table) -> str:
     for k, row in enumerate(table.rows):
         lines += [r"\midrule"] if k in table.rules else []
         shown = " & ".join(MARKS[c.mark].format(escaped(c.text)) for c in row)
-        lines.append(("{}" if shown.startswith(("[", "*")) else "") + shown + r" \\")  # after \\ these two would be its options
+        lines.append(
+            ("{}" if shown.startswith(("[", "*")) else "") + shown + r" \\"
+        )  # after \\ these two would be its options
     lines += [r"\bottomrule", rf"\end{{{kind}}}"]
     lines += [rf"\par{{\footnotesize {escaped(note)}\par}}" for note in table.notes]
     return "\n".join(lines) + "\n"
@@ -76,7 +90,10 @@ def _columns(table: Table) -> str:
     others = len(table.head) - 1
     if table.prose:
         return rf"p{{0.1\textwidth}}*{{{others}}}{{p{{{0.75 / others:.2f}\textwidth}}}}"
-    kinds = [r"p{0.3\textwidth}" if sentences else "c" if k else "l" for k, sentences in enumerate(table.sentences())]
+    kinds = [
+        r"p{0.3\textwidth}" if sentences else "c" if k else "l"
+        for k, sentences in enumerate(table.sentences())
+    ]
     return "".join("|" * (k in table.bars) + kind for k, kind in enumerate(kinds))
 
 

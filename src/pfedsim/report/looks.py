@@ -1,4 +1,5 @@
-"""How a line or point of each name looks: a method of the paper alike in every picture, anything else by its place among the others."""
+"""How a line or point of each name looks: a method of the paper alike in every picture, anything else by
+its place among the others."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Any
 # Okabe and Ito's colours, which colour-blind people can tell apart; black is pFedSim's
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6A4A00")
 MARKERS = "osD^vPX*<>h"
-# Colours that come near one another to some eyes differ in their dash: one model for all is dashed, personal models are drawn through
+# Colours that come near one another to some eyes differ in their dash: one model for all is dashed,
+# personal models are drawn through
 OF_THE_PAPER = {
     "Local-Only": ("#777777", "o", ":"),
     "FedAvg": ("#0072B2", "s", "--"),
@@ -23,21 +25,35 @@ OF_THE_PAPER = {
     "f-FedAP": ("#882255", "p", "-"),
 }
 OURS = "pFedSim"
-SCATTERED = {"linestyle": "none", "markersize": 4.5, "alpha": 0.7}  # points without a line: none so large that it hides others
+SCATTERED = {
+    "linestyle": "none",
+    "markersize": 4.5,
+    "alpha": 0.7,
+}  # points without a line: none so large that it hides others
 
 
 def looks(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Colour, marker and dash of every name, told apart by colour-blind people and in grey print; pFedSim black and heavier."""
+    """Colour, marker and dash of every name, told apart by colour-blind people and in grey print; pFedSim
+    black and heavier."""
     made: dict[str, dict[str, Any]] = {}
     others = 0
     for name in dict.fromkeys(names):
         if name == OURS:
-            made[name] = {"color": "#000000", "marker": "*", "linestyle": "-", "linewidth": 2.4, "markersize": 8, "zorder": 3}
+            made[name] = {
+                "color": "#000000",
+                "marker": "*",
+                "linestyle": "-",
+                "linewidth": 2.4,
+                "markersize": 8,
+                "zorder": 3,
+            }
         elif name in OF_THE_PAPER:
             made[name] = _look(*OF_THE_PAPER[name])
         else:
             dash = ("-", "--", "-.", ":")[others // len(COLOURS) % 4]
-            made[name] = _look(COLOURS[others % len(COLOURS)], MARKERS[others % len(MARKERS)], dash) | {"markerfacecolor": "white"}
+            made[name] = _look(COLOURS[others % len(COLOURS)], MARKERS[others % len(MARKERS)], dash) | {
+                "markerfacecolor": "white"
+            }
             others += 1
     return made
 

@@ -1,14 +1,14 @@
-"""What a method is, for people: its options, its paper, what it sends and keeps (measured), what goes wrong elsewhere."""
+"""What a method is, for people: its options, its paper, what it sends and keeps (measured), what goes wrong
+elsewhere."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from pfedsim.anatomy import anatomy
-from pfedsim.method import Method
+from pfedsim.core.method import Method
+from pfedsim.dev.anatomy import anatomy
 from pfedsim.methods import METHODS, make, name_of
 
 STAGES = {"warm": "warm-up: ", "": ""}
@@ -23,18 +23,40 @@ def options(kind: type[Method]) -> list[tuple[str, str, str]]:
 def describe(kind: type[Method]) -> str:
     """The method as Markdown; numbers of parameters are measured with LeNet5, 3 x 32 x 32, ten classes."""
     found = anatomy(make(kind, {}))
-    lines = [f"## {kind.title or kind.__name__}", "", inspect.getdoc(kind) or "", "", f"Paper: {kind.paper or 'not named'}"]
+    lines = [
+        f"## {kind.title or kind.__name__}",
+        "",
+        " ".join((kind.__doc__ or "").split()),
+        "",
+        f"Paper: {kind.paper or 'not named'}",
+    ]
     if rows := options(kind):
-        lines += ["", "| option | default | what it is |", "|---|---|---|", *(f"| `{n}` | `{d}` | {w} |" for n, d, w in rows)]
+        lines += [
+            "",
+            "| option | default | what it is |",
+            "|---|---|---|",
+            *(f"| `{n}` | `{d}` | {w} |" for n, d, w in rows),
+        ]
     name = name_of(kind)
     if kind.presets:
         lines += [""]
-        lines += [f"`{name}:{p}` sets {', '.join(f'`{k}={_short(v)}`' for k, v in o.items())}." for p, o in kind.presets.items()]
+        lines += [
+            f"`{name}:{p}` sets {', '.join(f'`{k}={_short(v)}`' for k, v in o.items())}."
+            for p, o in kind.presets.items()
+        ]
     lines += ["", "| | parameters |", "|---|---|"]
     for wave in found.waves:
-        what = STAGES.get(wave.stage, wave.stage + ": ") + ("" if wave.task == "train" else f"{wave.task}, ")
-        lines += [f"| {what}a client receives | {_counts(wave.down)} |", f"| {what}a client sends | {_counts(wave.up)} |"]
-    lines += [f"| the server keeps | {_counts(found.server)} |", f"| a client keeps | {_counts(found.client)} |"]
+        what = STAGES.get(wave.stage, wave.stage + ": ") + (
+            "" if wave.task == "train" else f"{wave.task}, "
+        )
+        lines += [
+            f"| {what}a client receives | {_counts(wave.down)} |",
+            f"| {what}a client sends | {_counts(wave.up)} |",
+        ]
+    lines += [
+        f"| the server keeps | {_counts(found.server)} |",
+        f"| a client keeps | {_counts(found.client)} |",
+    ]
     if kind.elsewhere:
         lines += ["", f"Elsewhere: {kind.elsewhere}"]
     return "\n".join(lines) + "\n"
@@ -43,8 +65,10 @@ def describe(kind: type[Method]) -> str:
 def page() -> str:
     """All methods: docs/methods.md."""
     head = (
-        "# The methods\n\nWritten by `pfedsim methods --markdown`. Numbers of parameters are counted in messages of a real run "
-        "(LeNet5, 3 x 32 x 32, ten classes: 62,050 parameters and 44 norm statistics; twelve clients, six a round, eight rounds).\n\n"
+        "# The methods\n\nWritten by `pfedsim methods --markdown`. Numbers of parameters are counted in "
+        "messages of a real run "
+        "(LeNet5, 3 x 32 x 32, ten classes: 62,050 parameters and 44 norm statistics; twelve clients, "
+        "six a round, eight rounds).\n\n"
     )
     return head + "\n".join(describe(kind) for kind in METHODS.values())
 

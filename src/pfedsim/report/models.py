@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from pfedsim import models
-from pfedsim.layout import Layout, layout_of, norm_layers
+from pfedsim.core.layout import Layout, layout_of, norm_layers
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -30,19 +30,25 @@ class Row:
     times: int = 1
 
 
-def described(name: str, shape: tuple[int, ...] | None = None, classes: int | None = None, head: str = "classifier") -> tuple[Table, str]:
+def described(
+    name: str, shape: tuple[int, ...] | None = None, classes: int | None = None, head: str = "classifier"
+) -> tuple[Table, str]:
     """The architecture table, equal blocks told once, and a line on its parameters."""
     usual = EXAMPLES.get(name, USUAL)
     shape, classes = shape or usual[0], classes or usual[1]
     module = models.build(name, shape, classes)
     layout = layout_of(module, head)
-    table = Table(title=f"{name}, samples {' x '.join(map(str, shape))}, {classes} classes", title_justify="left")
+    table = Table(
+        title=f"{name}, samples {' x '.join(map(str, shape))}, {classes} classes", title_justify="left"
+    )
     for heading in ("part", "layer", "output", "parameters", "times"):
         table.add_column(heading, justify="right" if heading in ("parameters", "times") else "left")
     part = ""
     for row in _told_once(_rows(module, shape, head)):
         shown = "" if row.part == part else row.part
-        table.add_row(shown, row.layer, " x ".join(map(str, row.out)), f"{row.parameters:,}", f"x {row.times}")
+        table.add_row(
+            shown, row.layer, " x ".join(map(str, row.out)), f"{row.parameters:,}", f"x {row.times}"
+        )
         part = row.part
     return table, _total(layout)
 
@@ -73,11 +79,17 @@ def _rows(module: nn.Module, shape: tuple[int, ...], head: str) -> list[Row]:
                 rows[-1].layer += f" + {'BN' if name.startswith('BatchNorm') else name}"
                 rows[-1].parameters += size
             else:
-                rows.append(Row(part, ".".join(path.split(".")[:2]), _layer(layer), tuple(out.shape[1:]), size))
+                rows.append(
+                    Row(part, ".".join(path.split(".")[:2]), _layer(layer), tuple(out.shape[1:]), size)
+                )
 
         return hook
 
-    hooks = [m.register_forward_hook(called(path, m)) for path, m in module.named_modules() if not list(m.children())]
+    hooks = [
+        m.register_forward_hook(called(path, m))
+        for path, m in module.named_modules()
+        if not list(m.children())
+    ]
     try:
         with torch.no_grad():
             module.eval()(torch.zeros(1, *shape))
@@ -89,7 +101,12 @@ def _rows(module: nn.Module, shape: tuple[int, ...], head: str) -> list[Row]:
 
 def _layer(layer: nn.Module) -> str:
     """In the paper's words."""
-    name = type(layer).__name__.replace("Conv2d", "Conv2D").replace("Conv1d", "Conv1D").replace("Pool2d", "Pool2D")
+    name = (
+        type(layer)
+        .__name__.replace("Conv2d", "Conv2D")
+        .replace("Conv1d", "Conv1D")
+        .replace("Pool2d", "Pool2D")
+    )
     if hasattr(layer, "kernel_size") and hasattr(layer, "in_channels"):
         words = {
             "in": layer.in_channels,

@@ -8,18 +8,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-WIDE, NARROW = 7.5, 4.2  # inches of a picture; a narrow screen gets one drawn for it, so that its words stay readable
+WIDE, NARROW = (
+    7.5,
+    4.2,
+)  # inches of a picture; a narrow screen gets one drawn for it, so that its words stay readable
 
 STYLE = """
 :root { color-scheme: light; }
-body { margin: 0 auto; padding: 1.5rem; max-width: 60rem; font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; }
+body {
+  margin: 0 auto; padding: 1.5rem; max-width: 60rem;
+  font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
+}
 h1 { margin: 0 0 1rem; font-size: 1.6rem; line-height: 1.25; overflow-wrap: anywhere; }
 h2 { margin: 2.2rem 0 .6rem; padding-top: .6rem; border-top: 1px solid #ccc; font-size: 1.2rem; }
 nav a { margin-right: 1rem; }
 a { color: #0059a0; }
 img { display: block; max-width: 100%; height: auto; }
 .scroll { overflow-x: auto; }
-table { border-collapse: separate; border-spacing: 0; border-bottom: 1px solid #e3e3e3; font-variant-numeric: tabular-nums; }
+table {
+  border-collapse: separate; border-spacing: 0; border-bottom: 1px solid #e3e3e3;
+  font-variant-numeric: tabular-nums;
+}
 th, td { padding: .2rem .9rem .2rem 0; text-align: right; vertical-align: top; }
 th { vertical-align: bottom; }
 /* lines on top of rows: what stays in sight while scrolling would cover those below */
@@ -35,7 +44,10 @@ table.facts td { text-align: left; white-space: normal; overflow-wrap: anywhere;
 table.facts td:first-child { overflow-wrap: normal; color: #555; }
 pre { padding: .8rem; overflow-x: auto; background: #f4f4f4; font-size: .85rem; }
 summary { cursor: pointer; color: #0059a0; }
-@media (max-width: 600px) { body { padding: 1rem; font-size: 15px; } td.long:first-child, th.long:first-child { min-width: 9rem; } }
+@media (max-width: 600px) {
+  body { padding: 1rem; font-size: 15px; }
+  td.long:first-child, th.long:first-child { min-width: 9rem; }
+}
 """
 
 
@@ -43,10 +55,13 @@ def page(title: str, sections: Sequence[tuple[str, str]]) -> str:
     """A whole page: a heading and HTML for each section, with links to them on top."""
     parts = [(f"s{k}", escape(heading), body) for k, (heading, body) in enumerate(sections)]
     links = " ".join(f'<a href="#{name}">{heading}</a>' for name, heading, _ in parts)
-    bodies = "\n".join(f'<section id="{name}">\n<h2>{heading}</h2>\n{body}\n</section>' for name, heading, body in parts)
+    bodies = "\n".join(
+        f'<section id="{name}">\n<h2>{heading}</h2>\n{body}\n</section>' for name, heading, body in parts
+    )
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<style>{STYLE}</style>\n</head>\n<body>\n'
+        '<meta name="viewport" content="width=device-width, '
+        f'initial-scale=1">\n<style>{STYLE}</style>\n</head>\n<body>\n'
         f"<h1>{escape(title)}</h1>\n<nav>{links}</nav>\n{bodies}\n</body>\n</html>\n"
     )
 
@@ -76,10 +91,14 @@ def folded(summary: str, body: str) -> str:
 
 
 def picture(draw: Callable[[Path, float], Path], alt: str) -> str:
-    """What `draw(path, width in inches)` draws, inside the page: once for wide screens, once for narrow ones."""
+    """What `draw(path, width in inches)` draws, inside the page: once for wide screens, once for narrow
+    ones."""
     with tempfile.TemporaryDirectory() as folder:
         wide, narrow = (_data_uri(draw(Path(folder) / f"{width}.svg", width)) for width in (WIDE, NARROW))
-    return f'<picture><source media="(max-width: 600px)" srcset="{narrow}"><img src="{wide}" alt="{escape(alt)}"></picture>'
+    return (
+        f'<picture><source media="(max-width: 600px)" srcset="{narrow}"><img '
+        f'src="{wide}" alt="{escape(alt)}"></picture>'
+    )
 
 
 def _data_uri(path: Path) -> str:

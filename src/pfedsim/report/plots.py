@@ -1,4 +1,5 @@
-"""Pictures of numbers: lines with bands, points, heat maps, bubbles. Each takes a path and a width in inches and returns the path."""
+"""Pictures of numbers: lines with bands, points, heat maps, bubbles. Each takes a path and a width in
+inches and returns the path."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def panels(count: int, width: float, height: float, most: int = 2) -> tuple[Figu
     """So many axes, at most `most` beside one another."""
     across = 1 if width < NARROW else min(count, most)
     down = math.ceil(count / across)
-    figure, grid = plt.subplots(down, across, figsize=(width, height * down), layout="constrained", squeeze=False)
+    figure, grid = plt.subplots(
+        down, across, figsize=(width, height * down), layout="constrained", squeeze=False
+    )
     axes = list(grid.flat)
     for spare in axes[count:]:
         spare.set_axis_off()
@@ -45,7 +48,8 @@ def lines(
     log: bool = False,
     limits: Mapping[str, tuple[float, float]] | None = None,
 ) -> Path:
-    """A panel for each name; in it a line for each name: the mean over several, their range shaded. `limits`: of a panel's values."""
+    """A panel for each name; in it a line for each name: the mean over several, their range shaded.
+    `limits`: of a panel's values."""
     figure, axes = panels(len(curves), width, 3.6)
     styles = looks(name for panel in curves.values() for name in panel)
     for ax, (title, panel) in zip(axes, curves.items(), strict=True):
@@ -54,7 +58,14 @@ def lines(
             values = np.array([[dict(zip(x, y, strict=True))[c] for c in common] for x, y in several])
             ax.plot(common, values.mean(0), label=name, **styles[name])
             if len(values) > 1:
-                ax.fill_between(common, values.min(0), values.max(0), color=styles[name]["color"], alpha=0.15, linewidth=0)
+                ax.fill_between(
+                    common,
+                    values.min(0),
+                    values.max(0),
+                    color=styles[name]["color"],
+                    alpha=0.15,
+                    linewidth=0,
+                )
         ax.set(xlabel=xlabel, ylabel=ylabel, title=title)
         if log:
             ax.set_xscale("log")
@@ -97,15 +108,20 @@ def points(
     return saved(figure, path)
 
 
-def columns(values: Mapping[str, Mapping[str, Sequence[float]]], path: Path, width: float, ylabel: str) -> Path:
-    """A place across for each group; in it a column of points for each name, drawn apart in their order so that none hides another."""
+def columns(
+    values: Mapping[str, Mapping[str, Sequence[float]]], path: Path, width: float, ylabel: str
+) -> Path:
+    """A place across for each group; in it a column of points for each name, drawn apart in their order so
+    that none hides another."""
     figure, (ax,) = panels(1, width, 3.4)
     styles = looks(name for group in values.values() for name in group)
     room = 0.8 / len(styles)
     for at, group in enumerate(values.values()):
         for name, heights in group.items():
             middle = at + (list(styles).index(name) - (len(styles) - 1) / 2) * room
-            across = middle + np.linspace(-0.35, 0.35, len(heights)) * room if len(heights) > 1 else [middle]
+            across = (
+                middle + np.linspace(-0.35, 0.35, len(heights)) * room if len(heights) > 1 else [middle]
+            )
             ax.plot(across, heights, label=name, **styles[name] | SCATTERED)
     for at in range(1, len(values)):
         ax.axvline(at - 0.5, color="#cccccc", linewidth=0.8)
@@ -123,7 +139,14 @@ def shared_legend(figure: Figure, axes: Sequence[Axes], width: float, entries: i
     for ax in axes:
         handles |= {label: handle for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     columns = max(1, min(entries, int(width / 1.45)))
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=9,
+    )
 
 
 def heat_maps(
@@ -140,20 +163,28 @@ def heat_maps(
     columns: Sequence[str] | None = None,
     height: float = 0.95,
 ) -> Path:
-    """A matrix for each title; grey where there is no number. All are on one scale, unless `low` says for each where its own begins:
-    then the bar says so, too. `decimals`: of the numbers written into it."""
+    """A matrix for each title; grey where there is no number. All are on one scale, unless `low` says for
+    each where its own begins: then the bar says so, too. `decimals`: of the numbers written into it."""
     across = 1 if width < NARROW else min(len(maps), most)
     figure, axes = panels(len(maps), width, height * width / across, most)
     values = np.concatenate([m.ravel() for m in maps.values()])
-    begin = {title: low[title] if isinstance(low, Mapping) else float(np.nanmin(values)) if low is None else low for title in maps}
+    begin = {
+        title: low[title] if isinstance(low, Mapping) else float(np.nanmin(values)) if low is None else low
+        for title in maps
+    }
     high = float(np.nanmax(values)) if high is None else high
     images = []
     for ax, (title, matrix) in zip(axes, maps.items(), strict=True):
         ax.set_facecolor("#dddddd")
-        images.append(ax.imshow(matrix, cmap="viridis", interpolation="nearest", vmin=begin[title], vmax=high))
+        images.append(
+            ax.imshow(matrix, cmap="viridis", interpolation="nearest", vmin=begin[title], vmax=high)
+        )
         room = int(width / across * 3)
         rows = names[title] if isinstance(names, Mapping) else names
-        for ticks, count, words in ((ax.set_xticks, matrix.shape[1], columns or rows), (ax.set_yticks, matrix.shape[0], rows)):
+        for ticks, count, words in (
+            (ax.set_xticks, matrix.shape[1], columns or rows),
+            (ax.set_yticks, matrix.shape[0], rows),
+        ):
             step = -(-count // max(1, room))
             shown = list(words) if words else [str(i) for i in range(count)]
             ticks(range(0, count, step), shown[::step], fontsize=8)
@@ -161,8 +192,17 @@ def heat_maps(
         if axis:
             ax.set(xlabel=axis, ylabel=axis)
         if decimals is not None:
-            _numbers(ax, matrix, (begin[title] + high) / 2, decimals[title] if isinstance(decimals, Mapping) else decimals)
-    shared = [(axes, images[0])] if len(set(begin.values())) == 1 else [([ax], image) for ax, image in zip(axes, images, strict=True)]
+            _numbers(
+                ax,
+                matrix,
+                (begin[title] + high) / 2,
+                decimals[title] if isinstance(decimals, Mapping) else decimals,
+            )
+    shared = (
+        [(axes, images[0])]
+        if len(set(begin.values())) == 1
+        else [([ax], image) for ax, image in zip(axes, images, strict=True)]
+    )
     for over, image in shared:
         said = f"{label}, from {image.norm.vmin:.4g}" if isinstance(low, Mapping) else label
         figure.colorbar(image, ax=over, label=said, shrink=0.85)
@@ -182,15 +222,29 @@ def bubbles(counts: Mapping[str, np.ndarray], path: Path, width: float) -> Path:
     figure, axes = panels(len(counts), width, 2.9, most=1)
     for ax, (title, table) in zip(axes, counts.items(), strict=True):
         clients, classes = np.nonzero(table)
-        ax.scatter(clients, classes, s=table[clients, classes] / table.max() * 160 * width / 7.5, color=COLOURS[0], alpha=0.6, linewidth=0)
-        ax.set(xlabel="client", ylabel="class", title=title, xlim=(-1.5, len(table) + 0.5), ylim=(-0.8, table.shape[1] - 0.2))
+        ax.scatter(
+            clients,
+            classes,
+            s=table[clients, classes] / table.max() * 160 * width / 7.5,
+            color=COLOURS[0],
+            alpha=0.6,
+            linewidth=0,
+        )
+        ax.set(
+            xlabel="client",
+            ylabel="class",
+            title=title,
+            xlim=(-1.5, len(table) + 0.5),
+            ylim=(-0.8, table.shape[1] - 0.2),
+        )
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
     return saved(figure, path)
 
 
 def by_cluster(matrix: np.ndarray) -> np.ndarray:
-    """An order of the rows that puts alike ones side by side: average linkage over what is known, the median where two never met."""
+    """An order of the rows that puts alike ones side by side: average linkage over what is known, the
+    median where two never met."""
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 
@@ -200,5 +254,7 @@ def by_cluster(matrix: np.ndarray) -> np.ndarray:
     filled = np.where(np.isfinite(matrix), matrix, np.median(known))
     apart = filled.max() - (filled + filled.T) / 2
     np.fill_diagonal(apart, 0.0)
-    order: np.ndarray = leaves_list(linkage(squareform(apart, checks=False), "average", optimal_ordering=True))
+    order: np.ndarray = leaves_list(
+        linkage(squareform(apart, checks=False), "average", optimal_ordering=True)
+    )
     return order

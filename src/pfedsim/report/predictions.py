@@ -29,7 +29,11 @@ class Predictions:
     @property
     def right(self) -> int | None:
         """How many are as labelled."""
-        return None if self.labels is None else sum(self.classes[k] == y for k, y in zip(self.called, self.labels, strict=True))
+        return (
+            None
+            if self.labels is None
+            else sum(self.classes[k] == y for k, y in zip(self.called, self.labels, strict=True))
+        )
 
     def table(self) -> Table:
         table = Table("input", *(["label"] if self.labels is not None else []), "class", "probability")
@@ -46,7 +50,15 @@ class Predictions:
         writer.writerow(["input", *labels, "class", "probability", *(f"p({c})" for c in self.classes)])
         for k, best in enumerate(self.called):
             label = [self.labels[k]] if self.labels is not None else []
-            writer.writerow([self.names[k], *label, self.classes[best], self.probabilities[k][best], *self.probabilities[k]])
+            writer.writerow(
+                [
+                    self.names[k],
+                    *label,
+                    self.classes[best],
+                    self.probabilities[k][best],
+                    *self.probabilities[k],
+                ]
+            )
         return file.getvalue()
 
     def json(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from pfedsim.data.partition import names_in
 from pfedsim.report import figures, page
 from pfedsim.report.tables import FIGURES, percent, size
-from pfedsim.runs.folder import Run, lines
+from pfedsim.runs.reader import Run, lines
 
 AS_SERVED = "as served"
 
@@ -36,7 +36,10 @@ def run_page(run: Run) -> str:
         "Configuration": page.preformatted((run.path / "config.toml").read_text()),
         "Environment": _environment(run),
     }
-    title = f"{summary['method']} on {summary['data']}, {summary['clients']} clients, {summary['rounds']} rounds, seed {summary['seed']}"
+    title = (
+        f"{summary['method']} on {summary['data']}, {summary['clients']} clients, "
+        f"{summary['rounds']} rounds, seed {summary['seed']}"
+    )
     return page.page(title, [(heading, body) for heading, body in sections.items() if body])
 
 
@@ -53,27 +56,44 @@ def _what(run: Run) -> str:
         "data": run.summary["data"],
         "model": config.model,
         "clients": f"{run.summary['clients']}, of whom {100 * (config.join or 0):.0f}% take part in a round",
-        "partition": f"{config.partition}" + (f", alpha {config.alpha}" if "dirichlet" in f"{config.partition}" else ""),
-        "training": f"{config.rounds} rounds of {config.epochs} epochs, batches of {config.batch}, learning rate {config.lr}",
+        "partition": f"{config.partition}"
+        + (f", alpha {config.alpha}" if "dirichlet" in f"{config.partition}" else ""),
+        "training": (
+            f"{config.rounds} rounds of {config.epochs} epochs, batches of "
+            f"{config.batch}, learning rate {config.lr}"
+        ),
     }
     columns = {AS_SERVED: run.summary["served"]} | ({after: run.summary["finetuned"]} if after else {})
     unseen = run.summary.get("unseen", {})
     for model, state in (("served", AS_SERVED), ("finetuned", after)):
         if model in unseen:
             columns[f"{unseen['clients']} unseen clients, {state}"] = unseen[model]
-    rows = [(words, *(percent(values.get(figure)) for values in columns.values())) for figure, words in FIGURES.items()]
+    rows = [
+        (words, *(percent(values.get(figure)) for values in columns.values()))
+        for figure, words in FIGURES.items()
+    ]
     return (
-        page.facts(named) + page.paragraph("After the last round, on the clients' own test parts, in %:") + page.table(["", *columns], rows)
+        page.facts(named)
+        + page.paragraph("After the last round, on the clients' own test parts, in %:")
+        + page.table(["", *columns], rows)
     )
 
 
 def _curves(run: Run) -> str:
     loss = {m["round"]: m["train_loss"] for m in run.metrics() if m.get("train_loss") is not None}
-    parts = [page.picture(lambda path, width: figures.curves({run.summary["method"]: [run]}, path, width), "accuracy by round")]
+    parts = [
+        page.picture(
+            lambda path, width: figures.curves({run.summary["method"]: [run]}, path, width),
+            "accuracy by round",
+        )
+    ]
     if loss:
         parts.append(
             page.picture(
-                lambda path, width: figures.over_rounds({"": loss}, path, "loss", "Training loss of each round", width), "loss by round"
+                lambda path, width: figures.over_rounds(
+                    {"": loss}, path, "loss", "Training loss of each round", width
+                ),
+                "loss by round",
             )
         )
     return "\n".join(parts)
@@ -81,13 +101,25 @@ def _curves(run: Run) -> str:
 
 def _clients(run: Run) -> str:
     after = _after(run)
-    values = {AS_SERVED: run.client_values()} | ({after: run.client_values(model="finetuned")} if after else {})
+    values = {AS_SERVED: run.client_values()} | (
+        {after: run.client_values(model="finetuned")} if after else {}
+    )
     samples = run.client_values("samples")
-    drawn = page.picture(lambda path, width: figures.clients(values, path, "Each client's accuracy", width), "accuracy by client")
+    drawn = page.picture(
+        lambda path, width: figures.clients(values, path, "Each client's accuracy", width),
+        "accuracy by client",
+    )
     names = names_in(run.path / "partition.json")
     who = [(i,) if names is None else (i, names[i]) for i in range(len(samples))]
-    rows = [(*who[i], int(samples[i]), *(percent(v[i]) for v in values.values())) for i in range(len(samples))]
-    head = ["client", *([] if names is None else ["name"]), "test samples", *(f"{name}, %" for name in values)]
+    rows = [
+        (*who[i], int(samples[i]), *(percent(v[i]) for v in values.values())) for i in range(len(samples))
+    ]
+    head = [
+        "client",
+        *([] if names is None else ["name"]),
+        "test samples",
+        *(f"{name}, %" for name in values),
+    ]
     return drawn + page.folded("All clients as a table", page.table(head, rows))
 
 
@@ -96,7 +128,10 @@ def _similarity(run: Run) -> str:
     if pairs is None or not pairs.ids:
         return ""
     title = f"After round {run.summary['rounds']}"
-    return page.picture(lambda path, width: figures.similarity(pairs, path, title, min(width, 6.2)), "similarities of the clients")
+    return page.picture(
+        lambda path, width: figures.similarity(pairs, path, title, min(width, 6.2)),
+        "similarities of the clients",
+    )
 
 
 def _bytes(run: Run) -> str:
@@ -126,7 +161,8 @@ def _time(run: Run) -> str:
     )
     both = {"the round": rounds, "training, summed over clients": training}
     return table + page.picture(
-        lambda path, width: figures.over_rounds(both, path, "seconds", "Time of each round", width), "seconds by round"
+        lambda path, width: figures.over_rounds(both, path, "seconds", "Time of each round", width),
+        "seconds by round",
     )
 
 
@@ -134,16 +170,28 @@ def _events(run: Run) -> str:
     events = lines(run.path / "events.jsonl")
     if not events:
         return page.paragraph("None: every reply was used.")
-    shown = {f"{k}. {e['event']}": ", ".join(f"{name} {v}" for name, v in e.items() if name != "event") for k, e in enumerate(events, 1)}
+    shown = {
+        f"{k}. {e['event']}": ", ".join(f"{name} {v}" for name, v in e.items() if name != "event")
+        for k, e in enumerate(events, 1)
+    }
     return page.facts(shown)
 
 
 def _environment(run: Run) -> str:
-    return page.facts(_flat(run.manifest) | {"configuration": run.summary["config_digest"], "models": run.summary["models_digest"]})
+    return page.facts(
+        _flat(run.manifest)
+        | {"configuration": run.summary["config_digest"], "models": run.summary["models_digest"]}
+    )
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        flat |= _flat(value) if isinstance(value, Mapping) else {} if value is None else {name.replace("_", " "): value}
+        flat |= (
+            _flat(value)
+            if isinstance(value, Mapping)
+            else {}
+            if value is None
+            else {name.replace("_", " "): value}
+        )
     return flat

@@ -21,7 +21,9 @@ class Difference:
     over: str
 
 
-def paired_difference(ours: Sequence[Sequence[np.ndarray]], theirs: Sequence[Sequence[np.ndarray]], seed: int = 0) -> Difference:
+def paired_difference(
+    ours: Sequence[Sequence[np.ndarray]], theirs: Sequence[Sequence[np.ndarray]], seed: int = 0
+) -> Difference:
     """Of two methods' hits, each by seed and client, on the same test samples."""
     rng = np.random.default_rng(seed)
     by_seed = np.array(
@@ -31,9 +33,14 @@ def paired_difference(ours: Sequence[Sequence[np.ndarray]], theirs: Sequence[Seq
         drawn = by_seed[rng.integers(len(by_seed), size=(DRAWS, len(by_seed)))].mean(1)
         return Difference(float(by_seed.mean()), *_interval(drawn), over="seeds")
     clients = range(len(ours[0]))
-    gains = [np.mean([np.subtract(a[i], b[i], dtype=float) for a, b in zip(ours, theirs, strict=True)], axis=0) for i in clients]
+    gains = [
+        np.mean([np.subtract(a[i], b[i], dtype=float) for a, b in zip(ours, theirs, strict=True)], axis=0)
+        for i in clients
+    ]
     gains = [g for g in gains if len(g)]
-    sums = np.stack([_resampled_sums(g, rng) for g in gains])  # (client, draw): each client's samples drawn again
+    sums = np.stack(
+        [_resampled_sums(g, rng) for g in gains]
+    )  # (client, draw): each client's samples drawn again
     sizes = np.array([len(g) for g in gains])
     who = rng.integers(len(gains), size=(DRAWS, len(gains)))  # the clients drawn again
     which = rng.integers(DRAWS, size=who.shape)  # so that a client drawn twice brings two different draws
@@ -42,7 +49,8 @@ def paired_difference(ours: Sequence[Sequence[np.ndarray]], theirs: Sequence[Seq
 
 
 def _resampled_sums(gains: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Sums of as many samples drawn with replacement, `DRAWS` times: gains take few values, so a multinomial does it."""
+    """Sums of as many samples drawn with replacement, `DRAWS` times: gains take few values, so a
+    multinomial does it."""
     values, counts = np.unique(gains, return_counts=True)
     drawn: np.ndarray = rng.multinomial(len(gains), counts / len(gains), size=DRAWS) @ values
     return drawn

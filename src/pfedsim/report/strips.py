@@ -1,4 +1,5 @@
-"""Pictures with a row for each name, so that long names have room on narrow screens, too: bars, means with spreads, distances."""
+"""Pictures with a row for each name, so that long names have room on narrow screens, too: bars, means with
+spreads, distances."""
 
 from __future__ import annotations
 
@@ -18,15 +19,25 @@ if TYPE_CHECKING:
 ROW = 0.24  # inches
 
 
-def bars(rows: Mapping[str, Mapping[str, float]], path: Path, width: float, xlabel: str, line: float) -> Path:
+def bars(
+    rows: Mapping[str, Mapping[str, float]], path: Path, width: float, xlabel: str, line: float
+) -> Path:
     """In each row a bar of each kind, with its number; `line`: what to hold them against."""
     kinds = _kinds(rows)
     figure, (ax,) = panels(1, width, 1.1 + ROW * len(rows) * len(kinds))
     for k, kind in enumerate(kinds):
-        have = [(y + _beside(k, len(kinds)), row[kind]) for y, row in enumerate(rows.values()) if kind in row]
+        have = [
+            (y + _beside(k, len(kinds)), row[kind]) for y, row in enumerate(rows.values()) if kind in row
+        ]
         at, values = zip(*have, strict=True)
         drawn = ax.barh(at, values, height=0.72 / len(kinds), color=COLOURS[k], label=kind)
-        ax.bar_label(drawn, fmt="%.2f", padding=4, fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4})
+        ax.bar_label(
+            drawn,
+            fmt="%.2f",
+            padding=4,
+            fontsize=8,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4},
+        )
     ax.axvline(line, color="black", linestyle="--", linewidth=1)
     _rows(ax, list(rows))
     ax.margins(x=0.1)
@@ -35,16 +46,38 @@ def bars(rows: Mapping[str, Mapping[str, float]], path: Path, width: float, xlab
     return saved(figure, path)
 
 
-def spreads(panels_: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]], path: Path, width: float, xlabel: str) -> Path:
-    """In each row of a panel the mean of each kind, a bar as long as its standard deviation (ddof 1) either way, and a line at zero."""
-    names, kinds = _kinds(panels_), list(dict.fromkeys(kind for rows in panels_.values() for kind in _kinds(rows)))
+def spreads(
+    panels_: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]],
+    path: Path,
+    width: float,
+    xlabel: str,
+) -> Path:
+    """In each row of a panel the mean of each kind, a bar as long as its standard deviation (ddof 1) either
+    way, and a line at zero."""
+    names, kinds = (
+        _kinds(panels_),
+        list(dict.fromkeys(kind for rows in panels_.values() for kind in _kinds(rows))),
+    )
     figure, axes = panels(len(panels_), width, 1.1 + ROW * len(names) * len(kinds))
     for n, (ax, (title, rows)) in enumerate(zip(axes, panels_.items(), strict=True)):
         for k, kind in enumerate(kinds):
-            have = [(names.index(name) + _beside(k, len(kinds)), row[kind]) for name, row in rows.items() if row.get(kind)]
+            have = [
+                (names.index(name) + _beside(k, len(kinds)), row[kind])
+                for name, row in rows.items()
+                if row.get(kind)
+            ]
             at, values = [y for y, _ in have], [v for _, v in have]
             error = [stdev(v) if len(v) > 1 else 0 for v in values]
-            ax.errorbar([mean(v) for v in values], at, xerr=error, fmt="os"[k % 2], color=COLOURS[k], capsize=3, markersize=5, label=kind)
+            ax.errorbar(
+                [mean(v) for v in values],
+                at,
+                xerr=error,
+                fmt="os"[k % 2],
+                color=COLOURS[k],
+                capsize=3,
+                markersize=5,
+                label=kind,
+            )
         ax.axvline(0, color="black", linewidth=1)
         _rows(ax, names, named=n == 0 or width < NARROW)
         ax.set(xlabel=xlabel, title=title)
@@ -63,9 +96,15 @@ class Distance:
 
 
 def distances(
-    panels_: Mapping[str, Mapping[str, Distance]], path: Path, width: float, xlabel: str, near: float, kinds: Sequence[str]
+    panels_: Mapping[str, Mapping[str, Distance]],
+    path: Path,
+    width: float,
+    xlabel: str,
+    near: float,
+    kinds: Sequence[str],
 ) -> Path:
-    """A point in each row, an arrow to where it would then lie, and a band for what counts as near. `kinds`: at most three."""
+    """A point in each row, an arrow to where it would then lie, and a band for what counts as near.
+    `kinds`: at most three."""
     looks = dict(zip(kinds, ((COLOURS[0], "o"), (COLOURS[2], "s"), (COLOURS[1], "X")), strict=False))
     names = _kinds(panels_)
     figure, axes = panels(len(panels_), width, 1.1 + 1.1 * ROW * len(names))
@@ -75,7 +114,12 @@ def distances(
         for name, d in rows.items():
             y, (colour, marker) = names.index(name), looks[d.kind]
             if d.then is not None:
-                ax.annotate("", (d.then, y), (d.at, y), arrowprops={"arrowstyle": "->", "color": "#555555", "shrinkA": 3, "shrinkB": 0})
+                ax.annotate(
+                    "",
+                    (d.then, y),
+                    (d.at, y),
+                    arrowprops={"arrowstyle": "->", "color": "#555555", "shrinkA": 3, "shrinkB": 0},
+                )
             ax.plot([d.at], [y], marker, color=colour, markersize=6, label=d.kind)
         _rows(ax, names, named=n == 0 or width < NARROW)
         ax.set(xlabel=xlabel, title=title)

@@ -9,9 +9,9 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from pfedsim.experiments.compare import ALONE, COMMON, Comparison
 from pfedsim.report.statistics import SEEDS_ENOUGH, paired_difference
-from pfedsim.runs.compare import ALONE, COMMON, Comparison
-from pfedsim.runs.folder import Run
+from pfedsim.runs.reader import Run
 
 
 def percent(value: float | None) -> str:
@@ -53,7 +53,15 @@ def columns(comparison: Comparison) -> list[Column]:
         values = [comparison.figures(m, *path) for m in methods]
         return Column(group, heading, [mean_std(v) for v in values], [float(v.mean()) for v in values])
 
-    epochs = next((r.summary["finetuned"]["epochs"] for by in comparison.runs.values() for r in by.values() if r.summary["finetuned"]), 0)
+    epochs = next(
+        (
+            r.summary["finetuned"]["epochs"]
+            for by in comparison.runs.values()
+            for r in by.values()
+            if r.summary["finetuned"]
+        ),
+        0,
+    )
     models = ["served"] + ["finetuned"] * (epochs > 0)
     worse = [float((comparison.client_gains(m) < 0).mean()) for m in methods]
     result = [
@@ -70,26 +78,40 @@ def columns(comparison: Comparison) -> list[Column]:
     return [
         *result,
         accuracy("served:\nworst tenth", "served", "worst_tenth", group="clients"),
-        Column("clients", "worse off\nthan alone", ["-" if m == ALONE else f"{100 * w:.0f}%" for m, w in zip(methods, worse, strict=True)]),
+        Column(
+            "clients",
+            "worse off\nthan alone",
+            ["-" if m == ALONE else f"{100 * w:.0f}%" for m, w in zip(methods, worse, strict=True)],
+        ),
         Column("clients", "received per\nclient, round", [size(d) for d in down]),
         Column("clients", "sent per\nclient, round", [size(u) for u in up]),
-        *(_differences(comparison, reference, model) for model in models for reference in (ALONE, COMMON) if reference in methods),
+        *(
+            _differences(comparison, reference, model)
+            for model in models
+            for reference in (ALONE, COMMON)
+            if reference in methods
+        ),
     ]
 
 
 def _differences(comparison: Comparison, reference: str, model: str) -> Column:
-    """Points above the reference method, the same kind of model on both sides, with the paired bootstrap's 95% interval."""
+    """Points above the reference method, the same kind of model on both sides, with the paired bootstrap's
+    95% interval."""
     hits = {m: [run.hits(model) for run in by_seed.values()] for m, by_seed in comparison.runs.items()}
     cells = []
     for method in comparison.methods:
         if method == reference:
             cells.append("-")
             continue
-        first, second = sorted((method, reference))  # the same pair in the other order is the exact negative
+        first, second = sorted(
+            (method, reference)
+        )  # the same pair in the other order is the exact negative
         d = paired_difference(hits[first], hits[second])
         mean, low, high = (d.mean, d.low, d.high) if first == method else (-d.mean, -d.high, -d.low)
         cells.append(f"{_points(mean, '+')} [{_points(low)}, {_points(high)}]")
-    return Column(f"difference, {model}", f"{'served' if model == 'served' else 'tuned'}: minus\n{reference}", cells)
+    return Column(
+        f"difference, {model}", f"{'served' if model == 'served' else 'tuned'}: minus\n{reference}", cells
+    )
 
 
 def _points(value: float, sign: str = "") -> str:
@@ -121,7 +143,9 @@ def _table(methods: Sequence[str], shown: Sequence[Column]) -> Table:
     marks = [places(column) for column in shown]
     styles = ("bold", "underline", "")
     for row, method in enumerate(methods):
-        table.add_row(method, *(Text(c.cells[row], style=styles[m[row]]) for c, m in zip(shown, marks, strict=True)))
+        table.add_row(
+            method, *(Text(c.cells[row], style=styles[m[row]]) for c, m in zip(shown, marks, strict=True))
+        )
     return table
 
 
@@ -133,13 +157,15 @@ def caption(comparison: Comparison) -> str:
     summary = first.summary
     resampled = "seeds" if len(comparison.seeds) >= SEEDS_ENOUGH else "clients and test samples"
     return (
-        f"{summary['data']}, {summary['clients']} clients, {summary['rounds']} rounds, seed {seeds}: accuracy in %, {spread}; "
+        f"{summary['data']}, {summary['clients']} clients, {summary['rounds']} rounds, seed {seeds}: "
+        f"accuracy in %, {spread}; "
         f"differences in points with 95% intervals of a paired bootstrap over {resampled}"
     )
 
 
 def verdict(comparison: Comparison) -> str:
-    """One honest sentence: who serves best, by how much over training alone, and what local epochs leave of it."""
+    """One honest sentence: who serves best, by how much over training alone, and what local epochs leave of
+    it."""
     served = {m: float(comparison.figures(m, "served", "micro").mean()) for m in comparison.methods}
     others = {m: v for m, v in served.items() if m != ALONE}
     if not others:
@@ -150,8 +176,10 @@ def verdict(comparison: Comparison) -> str:
     hits = {m: [run.hits() for run in comparison.runs[m].values()] for m in (best, ALONE)}
     sure = paired_difference(hits[best], hits[ALONE])
     text = (
-        f"As served, {best} is best of the joined methods and {abs(gap):.1f} points {'above' if gap >= 0 else 'below'} training alone "
-        f"(95% interval {_points(sure.low, '+')} to {_points(sure.high, '+')}), with {worse:.0f}% of the clients worse off than alone"
+        f"As served, {best} is best of the joined methods and {abs(gap):.1f} points {'above' if gap >= 0 else 'below'} "
+        "training alone "
+        f"(95% interval {_points(sure.low, '+')} to {_points(sure.high, '+')}), with {worse:.0f}% of the "
+        "clients worse off than alone"
     )
     after = {m: float(comparison.figures(m, "finetuned", "micro").mean()) for m in served}
     if not np.isnan(list(after.values())).any():
@@ -189,13 +217,22 @@ def run_table(runs: Sequence[Run]) -> Table:
         for model in ("served", "finetuned"):
             if model in unseen:
                 epochs = unseen[model]["epochs"]
-                shown[f"{unseen['clients']} unseen:\n{f'+{epochs} epochs' if epochs else 'served'}"] = unseen[model]
+                shown[f"{unseen['clients']} unseen:\n{f'+{epochs} epochs' if epochs else 'served'}"] = (
+                    unseen[model]
+                )
         for heading in (f"{name}: in %", *shown):
             table.add_column(heading, justify="left" if heading.endswith("in %") else "right")
         for figure, words in FIGURES.items():
             table.add_row(words, *(percent(s.get(figure)) for s in shown.values()))
         return table
-    for heading in ("run", "method", "served:\nall samples", "served:\nclient mean", "tuned:\nall samples", "tuned:\nclient mean"):
+    for heading in (
+        "run",
+        "method",
+        "served:\nall samples",
+        "served:\nclient mean",
+        "tuned:\nall samples",
+        "tuned:\nclient mean",
+    ):
         table.add_column(heading, justify="left" if heading in ("run", "method") else "right")
     for run in runs:
         served, after = run.summary["served"], run.summary["finetuned"] or {}

@@ -1,12 +1,13 @@
-"""A run's checkpoints: what a round changed is one file, committed by a manifest that is written last. The newest that is whole counts.
+"""A run's checkpoints: what a round changed is one file, committed by a manifest that is written last. The
+newest that is whole counts.
 
     checkpoint/state-00010.safetensors    all of the state after round 10
                delta-00011.safetensors    what round 11 changed
-               00011.json                 the manifest: these two, with their sha256, how far the logs go, and its own sha256
+               00011.json                 the manifest: these two, how far the logs go, and all their sha256
 
-Deltas are applied when they are read, so that an interrupted save has nothing to undo. When they outgrow the whole state, the whole
-state is written anew; the last manifest on the one before is kept until then, should the new one be damaged.
-"""
+Deltas are applied when they are read, so that an interrupted save has nothing to undo. When they outgrow
+the whole state, the whole state is written anew; the last manifest on the one before is kept until then,
+should the new one be damaged."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pfedsim.core.server import State
 from pfedsim.errors import Error
 from pfedsim.runs import durable
 from pfedsim.runs.durable import Bytes, Log, verify
 from pfedsim.runs.state import from_tensors, parts, tensor_of
-from pfedsim.server import State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,8 +44,8 @@ class Found:
 
 
 class Saver:
-    """Saves in a thread of its own while the next round runs. Where rounds are faster than the disk the newest state wins, so that
-    a run never waits."""
+    """Saves in a thread of its own while the next round runs. Where rounds are faster than the disk the
+    newest state wins, so that a run never waits."""
 
     def __init__(self, run: Path, logs: Sequence[Log], before: Found | None = None):
         self._run, self._logs = run, logs
@@ -97,14 +98,29 @@ class Saver:
     def _commit(self, state: State, record: Record) -> None:
         now = parts(state)
         number = f"{state.server.round:05d}"
-        whole = not self._chain or len(self._chain) > MOST_DELTAS or sum(f["bytes"] for f in self._chain[1:]) > self._chain[0]["bytes"]
+        whole = (
+            not self._chain
+            or len(self._chain) > MOST_DELTAS
+            or sum(f["bytes"] for f in self._chain[1:]) > self._chain[0]["bytes"]
+        )
         before = {} if whole else self._saved
-        marks = {name: (part, getattr(part, "_version", 0)) for name, part in now.items()}  # torch counts what is done to a tensor in place
-        changed = {name: tensor_of(part) for name, (part, version) in marks.items() if not _same(before.get(name), part, version)}
+        marks = {
+            name: (part, getattr(part, "_version", 0)) for name, part in now.items()
+        }  # torch counts what is done to a tensor in place
+        changed = {
+            name: tensor_of(part)
+            for name, (part, version) in marks.items()
+            if not _same(before.get(name), part, version)
+        }
         chunks = safetensors(changed)
         name = f"{'state' if whole else 'delta'}-{number}.safetensors"
         digest = durable.write(self._folder / name, *chunks)
-        entry = {"file": name, "bytes": sum(len(c) for c in chunks), "sha256": digest, "gone": sorted(before.keys() - now.keys())}
+        entry = {
+            "file": name,
+            "bytes": sum(len(c) for c in chunks),
+            "sha256": digest,
+            "gone": sorted(before.keys() - now.keys()),
+        }
         self._chain = [entry] if whole else [*self._chain, entry]
         for log in self._logs:
             log.flush()
@@ -116,11 +132,14 @@ class Saver:
         self.saves += 1
 
     def _forget(self) -> None:
-        """Keeps this manifest, the one before, and the newest on another whole state; and the files that they name."""
+        """Keeps this manifest, the one before, and the newest on another whole state; and the files that
+        they name."""
         first, *others = self._manifests
         on_another = [m for m in others if m[1][0] != first[1][0]]
         self._manifests = [first, *others[:1], *(m for m in on_another[:1] if m not in others[:1])]
-        needed = {name for name, _ in self._manifests} | {entry["file"] for _, chain in self._manifests for entry in chain}
+        needed = {name for name, _ in self._manifests} | {
+            entry["file"] for _, chain in self._manifests for entry in chain
+        }
         for path in self._folder.iterdir():
             if path.name not in needed and path.is_file():
                 path.unlink()
@@ -131,7 +150,8 @@ def _same(saved: tuple[Any, int] | None, part: Any, version: int) -> bool:
 
 
 def latest(run: Path, config: str) -> tuple[Found | None, list[str]]:
-    """The newest checkpoint that is whole and belongs to the configuration with this sha256, and what is wrong with newer ones."""
+    """The newest checkpoint that is whole and belongs to the configuration with this sha256, and what is
+    wrong with newer ones."""
     wrong: list[str] = []
     for path in sorted((run / FOLDER).glob("*.json"), reverse=True):
         try:
@@ -200,15 +220,27 @@ def safetensors(tensors: Mapping[str, Tensor]) -> list[Bytes]:
     import torch
 
     kinds = {
-        torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64", torch.int32: "I32",
-        torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
-    }  # fmt: skip
+        torch.float32: "F32",
+        torch.float64: "F64",
+        torch.float16: "F16",
+        torch.bfloat16: "BF16",
+        torch.int64: "I64",
+        torch.int32: "I32",
+        torch.int16: "I16",
+        torch.int8: "I8",
+        torch.uint8: "U8",
+        torch.bool: "BOOL",
+    }
     header: dict[str, Any] = {}
     bodies: list[Bytes] = []
     at = 0
     for name, tensor in tensors.items():
         end = at + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": kinds[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, end]}
+        header[name] = {
+            "dtype": kinds[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [at, end],
+        }
         if end > at:
             bodies.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
         at = end

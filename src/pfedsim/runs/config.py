@@ -13,12 +13,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pfedsim import backends, models, track
+from pfedsim.core.method import Method
+from pfedsim.core.settings import Dropouts, Settings, Training
 from pfedsim.data import partition as partitions
 from pfedsim.data.dataset import Defaults
 from pfedsim.errors import Error, nearest
-from pfedsim.method import Method
 from pfedsim.methods import METHODS, name_of, parse
-from pfedsim.settings import Dropouts, Settings, Training
 
 WORDS = {  # what people call a key elsewhere
     "learning_rate": "lr",
@@ -39,12 +39,21 @@ class Score(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    every: int | None = Field(None, ge=0, description="score every so many rounds (0: only at the end; default: a twentieth of the rounds)")
-    finetune: int | None = Field(None, ge=0, description="plain local epochs before the second score at the end (0: none; default: epochs)")
+    every: int | None = Field(
+        None,
+        ge=0,
+        description="score every so many rounds (0: only at the end; default: a twentieth of the rounds)",
+    )
+    finetune: int | None = Field(
+        None,
+        ge=0,
+        description="plain local epochs before the second score at the end (0: none; default: epochs)",
+    )
 
 
 class Digests(BaseModel):
-    """Which data, partition and, where they are the user's own, source files a configuration was run with; checked when given."""
+    """Which data, partition and, where they are the user's own, source files a configuration was run with;
+    checked when given."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -58,34 +67,72 @@ class Digests(BaseModel):
 class Config(Training):
     """All of a run. None: what suits the data set."""
 
-    method: str = Field("pfedsim", description="name, name:preset, file.py:Class, each perhaps with (option=value)")
-    data: str = Field("digits", description="a set's name (pfedsim data list), or a .npz, .csv or .parquet file")
-    data_dir: str | None = Field(None, description="folder of the data sets (default: $PFEDSIM_DATA, else ./data)", exclude=True)
+    method: str = Field(
+        "pfedsim", description="name, name:preset, file.py:Class, each perhaps with (option=value)"
+    )
+    data: str = Field(
+        "digits", description="a set's name (pfedsim data list), or a .npz, .csv or .parquet file"
+    )
+    data_dir: str | None = Field(
+        None, description="folder of the data sets (default: $PFEDSIM_DATA, else ./data)", exclude=True
+    )
     size: int | None = Field(None, ge=1, description="pictures are rescaled to so many pixels a side")
-    model: str | None = Field(None, description="lenet5, mobilenetv2, mlp, cnn1d, or your own file.py:Class or module:Class")
-    pretrained: str | None = Field(None, description="weights to start from: mobilenet-v2, or a .safetensors or .npz file of named tensors")
-    head: str = Field("classifier", min_length=1, description="the network's attribute that is its classifier")
+    model: str | None = Field(
+        None, description="lenet5, mobilenetv2, mlp, cnn1d, or your own file.py:Class or module:Class"
+    )
+    pretrained: str | None = Field(
+        None,
+        description="weights to start from: mobilenet-v2, or a .safetensors or .npz file of named tensors",
+    )
+    head: str = Field(
+        "classifier", min_length=1, description="the network's attribute that is its classifier"
+    )
     clients: int | None = Field(None, ge=1, description="number of clients")
     partition: str | None = Field(
-        None, description="dirichlet, dirichlet-plain, classes, shards, quantity, iid, domain, given, or a partition.json"
+        None,
+        description="dirichlet, dirichlet-plain, classes, shards, quantity, iid, domain, given, or a partition.json",
     )
-    alpha: float | None = Field(None, gt=0, description="concentration of the Dirichlet partitions and of 'quantity': small is uneven")
+    alpha: float | None = Field(
+        None,
+        gt=0,
+        description="concentration of the Dirichlet partitions and of 'quantity': small is uneven",
+    )
     classes_each: int = Field(2, ge=1, description="classes of each client, for the partition 'classes'")
-    shards_each: int | None = Field(None, ge=1, description="shards of each client, for the partition 'shards' (default: 2)")
-    clients_each: int | None = Field(None, ge=1, description="clients of each domain, for the partition 'domain'")
-    unseen: float | None = Field(None, gt=0, lt=1, description="share of the clients that never trains: scored apart at the end")
+    shards_each: int | None = Field(
+        None, ge=1, description="shards of each client, for the partition 'shards' (default: 2)"
+    )
+    clients_each: int | None = Field(
+        None, ge=1, description="clients of each domain, for the partition 'domain'"
+    )
+    unseen: float | None = Field(
+        None, gt=0, lt=1, description="share of the clients that never trains: scored apart at the end"
+    )
     minimum: int | None = Field(None, ge=2, description="fewest samples of a client")
     test: float = Field(0.5, gt=0, lt=1, description="share of each client's samples that is for testing")
-    partition_seed: int = Field(42, ge=0, lt=2**32, description="seed of partition and split, apart from the run's seed")
+    partition_seed: int = Field(
+        42, ge=0, lt=2**32, description="seed of partition and split, apart from the run's seed"
+    )
     rounds: int | None = Field(None, ge=1, description="communication rounds")
-    join: float | None = Field(None, gt=0, le=1, description="share of the clients that takes part in a round")
-    device: str = Field("cpu", description="cpu, cuda or cuda:N", pattern=r"^(cpu|cuda(:\d+)?)$", exclude=True)
-    backend: str = Field("auto", description="auto, torch or native (the CPU's own kernels, for chains of common layers)")
-    workers: int | None = Field(None, ge=1, description="worker processes (default: all cores)", exclude=True)
-    track: str | None = Field(None, description="tensorboard:DIR, mlflow:URI or wandb:PROJECT (default: none)", exclude=True)
+    join: float | None = Field(
+        None, gt=0, le=1, description="share of the clients that takes part in a round"
+    )
+    device: str = Field(
+        "cpu", description="cpu, cuda or cuda:N", pattern=r"^(cpu|cuda(:\d+)?)$", exclude=True
+    )
+    backend: str = Field(
+        "auto", description="auto, torch or native (the CPU's own kernels, for chains of common layers)"
+    )
+    workers: int | None = Field(
+        None, ge=1, description="worker processes (default: all cores)", exclude=True
+    )
+    track: str | None = Field(
+        None, description="tensorboard:DIR, mlflow:URI or wandb:PROJECT (default: none)", exclude=True
+    )
     score: Score = Score()
     dropouts: Dropouts | None = Field(None, description="clients that drop out or come late, simulated")
-    options: dict[str, dict[str, Any]] = Field(default_factory=dict, description="a method's own options, by its name")
+    options: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="a method's own options, by its name"
+    )
     digests: Digests = Digests()
 
     def method_made(self) -> Method:
@@ -97,15 +144,22 @@ class Config(Training):
         return Settings(**{name: getattr(self, name) for name in Settings.model_fields})
 
     def resolved(self, defaults: Defaults, clients: int) -> Config:
-        """The same with nothing left open: the data set's defaults, and a join ratio that suits the number of clients."""
+        """The same with nothing left open: the data set's defaults, and a join ratio that suits the number
+        of clients."""
         small = 1.0 if clients <= 10 else 0.5 if clients < 30 else 0.1
         rounds = self.rounds or defaults.rounds
         every, finetune = self.score.every, self.score.finetune
         method = self.method_made()
         return self.model_copy(
             update={
-                "method": self.method.partition("(")[0] if type(method) not in METHODS.values() else name_of(type(method)),
-                "options": {name_of(type(method)): {f.name: getattr(method, f.name) for f in fields(method)}} if fields(method) else {},
+                "method": self.method.partition("(")[0]
+                if type(method) not in METHODS.values()
+                else name_of(type(method)),
+                "options": {
+                    name_of(type(method)): {f.name: getattr(method, f.name) for f in fields(method)}
+                }
+                if fields(method)
+                else {},
                 "model": self.model or defaults.model,
                 "clients": clients,
                 "partition": self.partition or defaults.partition,
@@ -114,7 +168,8 @@ class Config(Training):
                 "rounds": rounds,
                 "join": self.join or (defaults.join if clients == defaults.clients else None) or small,
                 "score": Score(
-                    every=max(1, rounds // 20) if every is None else every, finetune=self.epochs if finetune is None else finetune
+                    every=max(1, rounds // 20) if every is None else every,
+                    finetune=self.epochs if finetune is None else finetune,
                 ),
             }
         )
@@ -128,7 +183,11 @@ class Config(Training):
 
     def digest(self) -> str:
         """sha256 over all that decides the result; where files lie does not."""
-        content = {**self.plain(), "data": Path(self.data).name, "partition": Path(self.partition or "").name}
+        content = {
+            **self.plain(),
+            "data": Path(self.data).name,
+            "partition": Path(self.partition or "").name,
+        }
         if self.pretrained is not None:
             content["pretrained"] = Path(self.pretrained).name
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -145,22 +204,35 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def check(values: Mapping[str, Any]) -> Config:
-    """A configuration from words and values; all that can be told without data is checked: names, ranges, the method itself. Whether
-    there is such a data set is told by whoever reads it: a set that is given as it is may have any name."""
+    """A configuration from words and values; all that can be told without data is checked: names, ranges,
+    the method itself. Whether there is such a data set is told by whoever reads it: a set that is given as
+    it is may have any name."""
     content = dict(values)
     if "options" in content:
-        raise Error("there is no setting 'options'; a method's options stand in a table of its name, as in [pfedsim]")
+        raise Error(
+            "there is no setting 'options'; a method's options stand in a table of its name, as in "
+            "[pfedsim]"
+        )
     given = str(content.get("method", Config.model_fields["method"].default))
     mine = given.partition("(")[0].rpartition(":")[2].strip().lower()
     content["options"] = {
-        name: content.pop(name) for name in list(content) if isinstance(content[name], dict) and (name in METHODS or name == mine)
+        name: content.pop(name)
+        for name in list(content)
+        if isinstance(content[name], dict) and (name in METHODS or name == mine)
     }
     try:
         config = Config(**content)
     except ValidationError as error:
         raise Error(_sentence(error)) from None
-    if config.partition is not None and config.partition not in partitions.KINDS and not config.partition.endswith(".json"):
-        raise Error(f"there is no partition {config.partition!r}; {nearest(config.partition, partitions.KINDS)} (or name a .json file)")
+    if (
+        config.partition is not None
+        and config.partition not in partitions.KINDS
+        and not config.partition.endswith(".json")
+    ):
+        raise Error(
+            f"there is no partition {config.partition!r}; {nearest(config.partition, partitions.KINDS)} "
+            "(or name a .json file)"
+        )
     if config.backend not in backends.NAMES:
         raise Error(f"there is no backend {config.backend!r}; {nearest(config.backend, backends.NAMES)}")
     if config.model is not None:
@@ -168,7 +240,9 @@ def check(values: Mapping[str, Any]) -> Config:
     if config.track is not None:
         track.check(config.track)
     for name, options in config.options.items():
-        if name in METHODS and name != mine:  # the asked method's own are checked with it; it may be a user's of the same name
+        if (
+            name in METHODS and name != mine
+        ):  # the asked method's own are checked with it; it may be a user's of the same name
             parse(name, {name: options})
     config.method_made()
     return config
@@ -179,7 +253,10 @@ def _sentence(error: ValidationError) -> str:
     place = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
         tables: dict[str, type[BaseModel]] = {"score": Score, "dropouts": Dropouts}
-        keys = [*Config.model_fields, *(f"{name}.{k}" for name, table in tables.items() for k in table.model_fields)]
+        keys = [
+            *Config.model_fields,
+            *(f"{name}.{k}" for name, table in tables.items() for k in table.model_fields),
+        ]
         known = [k for k in keys if k not in ("options", "digests", *tables)]
         hint = nearest(place, [*known, *WORDS])
         for elsewhere, ours in WORDS.items():

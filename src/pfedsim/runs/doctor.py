@@ -1,4 +1,5 @@
-"""Whether a run's folder is whole: every file against its sha256, what was saved of a stopped run, and nothing that is not its own."""
+"""Whether a run's folder is whole: every file against its sha256, what was saved of a stopped run, and
+nothing that is not its own."""
 
 from __future__ import annotations
 
@@ -11,14 +12,23 @@ from pfedsim.data import partition as partitions
 from pfedsim.errors import Error
 from pfedsim.runs.checkpoint import FOLDER, latest
 from pfedsim.runs.durable import TEMPORARY, Busy, digest_of, held, verify
-from pfedsim.runs.folder import BASE, LOGS, MAY_DIFFER, PREDICTIONS, SUMS, Run, stated, sums_of
+from pfedsim.runs.reader import BASE, LOGS, MAY_DIFFER, PREDICTIONS, SUMS, Run, stated, sums_of
 
-EXPECTED = ("config.toml", "partition.json", "summary.json", PREDICTIONS, "models/index.json", f"models/{BASE}", *LOGS)
+EXPECTED = (
+    "config.toml",
+    "partition.json",
+    "summary.json",
+    PREDICTIONS,
+    "models/index.json",
+    f"models/{BASE}",
+    *LOGS,
+)
 
 
 @dataclass
 class Findings:
-    """What an examination found: how many files were held against their sha256, what is wrong, and the run's state in a sentence."""
+    """What an examination found: how many files were held against their sha256, what is wrong, and the
+    run's state in a sentence."""
 
     state: str = ""
     checked: int = 0
@@ -66,9 +76,14 @@ def _finished(run: Path, found: Findings) -> None:
     for name, digest in sums.items():
         found.checked += found.holds(lambda name=name, digest=digest: verify(run / name, digest))  # type: ignore[misc]
     for path in _strangers(run, sums):
-        found.wrong.append(f"{path} does not belong to this run" + ("; pfedsim resume removes it" if FOLDER in path.parts else ""))
+        found.wrong.append(
+            f"{path} does not belong to this run"
+            + ("; pfedsim resume removes it" if FOLDER in path.parts else "")
+        )
     if found.holds(lambda: Run(run).summary):
-        found.state = f"{run} is finished: {Run(run).summary['method']}, {Run(run).summary['rounds']} rounds"
+        found.state = (
+            f"{run} is finished: {Run(run).summary['method']}, {Run(run).summary['rounds']} rounds"
+        )
         if drift := Run(run).summary.get("drift"):
             found.state += f"; resumed with other software or hardware ({'; '.join(drift)})"
 
@@ -83,7 +98,9 @@ def _stopped(run: Path, found: Findings) -> None:
     if good is None:
         found.state = f"{run} is not finished and nothing whole is saved: pfedsim resume begins it again"
     else:
-        found.checked += len(good.record["logs"]) + len(good.record["files"]) + len(good.record["state"]) + 1
+        found.checked += (
+            len(good.record["logs"]) + len(good.record["files"]) + len(good.record["state"]) + 1
+        )
         found.state = f"{run} is not finished: pfedsim resume goes on after round {good.state.server.round}"
 
 

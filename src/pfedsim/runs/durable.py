@@ -1,4 +1,5 @@
-"""Files that are whole or not there, files that only grow, and a folder that one process holds at a time."""
+"""Files that are whole or not there, files that only grow, and a folder that one process holds at a
+time."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ Bytes = bytes | memoryview
 
 
 def write(path: Path, *chunks: Bytes, flush: bool = True, settle: bool = True) -> str:
-    """Under another name first, then flushed to disk and renamed: whoever looks finds the old file or the new one, never a part.
-    `settle`: the name itself is on disk, too. Returns the sha256."""
+    """Under another name first, then flushed to disk and renamed: whoever looks finds the old file or the
+    new one, never a part. `settle`: the name itself is on disk, too. Returns the sha256."""
     digest = hashlib.sha256()
     aside = path.with_name(path.name + TEMPORARY)
     with _room(path, chunks):
@@ -73,7 +74,8 @@ def verify(path: Path, digest: str, length: int | None = None) -> None:
 
 
 class Log:
-    """A file that only grows. It knows its length and sha256, so that a checkpoint can say up to where the file counts."""
+    """A file that only grows. It knows its length and sha256, so that a checkpoint can say up to where the
+    file counts."""
 
     def __init__(self, path: Path, keep: int = 0):
         self._path, self.name, self._hash, self.size = path, path.name, hashlib.sha256(), 0
@@ -119,7 +121,8 @@ def _room(path: Path, chunks: Sequence[Bytes]) -> Iterator[None]:
             raise Error(f"{path} cannot be written: {error.strerror}") from error
         needed, free = sum(memoryview(c).nbytes for c in chunks), shutil.disk_usage(path.parent).free
         raise Error(
-            f"{path}: no room for its {needed:,} bytes ({error.strerror}; {free:,} are free); what was saved before is whole: "
+            f"{path}: no room for its {needed:,} bytes ({error.strerror}; {free:,} are free); what was "
+            "saved before is whole: "
             "make room, then pfedsim resume"
         ) from error
 
@@ -128,7 +131,11 @@ class Busy(Error):
     """Another process holds the folder."""
 
 
-UNLOCKABLE = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # some network file systems: there the run goes on without a lock
+UNLOCKABLE = (
+    errno.ENOSYS,
+    errno.ENOLCK,
+    errno.EOPNOTSUPP,
+)  # some network file systems: there the run goes on without a lock
 _held: set[int] = set()
 
 
@@ -153,7 +160,9 @@ def held(folder: Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise Busy(f"{folder} is in use: another process is running into it; wait for it, or choose another --out") from None
+        raise Busy(
+            f"{folder} is in use: another process is running into it; wait for it, or choose another --out"
+        ) from None
     except OSError as error:
         if error.errno not in UNLOCKABLE:
             os.close(descriptor)

@@ -1,4 +1,5 @@
-"""What a run was made with. It may differ between equal runs; where it differs between a run and its resumption, bits may."""
+"""What a run was made with. It may differ between equal runs; where it differs between a run and its
+resumption, bits may."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import numpy
 import torch
 
 import pfedsim
-from pfedsim.runs.session import Session
+from pfedsim.runs.setup import Session
 
 NAME = "manifest.json"
 
@@ -39,7 +40,11 @@ def made_with(session: Session) -> dict[str, Any]:
 def drift(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What differs, as `name: before -> now`."""
     old, new = dict(flat(before)), dict(flat(now))
-    return [f"{name}: {old.get(name)} -> {new.get(name)}" for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    return [
+        f"{name}: {old.get(name)} -> {new.get(name)}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    ]
 
 
 def flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -67,4 +72,7 @@ def stored(run: Path) -> dict[str, Any]:
 def _cpu() -> str:
     about = Path("/proc/cpuinfo")
     lines = about.read_text().splitlines() if about.is_file() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.processor(),
+    )

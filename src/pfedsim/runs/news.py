@@ -37,7 +37,11 @@ class News:
 def news(folder: Path) -> News:
     """Read anew each time, so that a run that is taken up again is followed too."""
     if not (folder / "config.toml").is_file():
-        raise Error(f"{folder} is not a run's folder: there is no config.toml" if folder.is_dir() else f"there is no folder {folder}")
+        raise Error(
+            f"{folder} is not a run's folder: there is no config.toml"
+            if folder.is_dir()
+            else f"there is no folder {folder}"
+        )
     finished = (folder / "summary.json").is_file()  # looked at first: what follows is then all there is
     settings = configs.load(folder / "config.toml")
     metrics = whole_records(folder / "metrics.jsonl")
@@ -48,7 +52,15 @@ def news(folder: Path) -> News:
         [m for m in metrics if m.get("split") == "test"],
         whole_records(folder / "events.jsonl"),
         sum(t.get("seconds", 0) for t in whole_records(folder / "timings.jsonl")),
-        max(0.0, time.time() - max(path.stat().st_mtime for path in (folder / "config.toml", folder / "metrics.jsonl") if path.is_file())),
+        max(
+            0.0,
+            time.time()
+            - max(
+                path.stat().st_mtime
+                for path in (folder / "config.toml", folder / "metrics.jsonl")
+                if path.is_file()
+            ),
+        ),
         finished,
     )
 

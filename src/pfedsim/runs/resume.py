@@ -1,4 +1,5 @@
-"""From where a run that was stopped goes on: the newest checkpoint that is whole, and only as the same run."""
+"""From where a run that was stopped goes on: the newest checkpoint that is whole, and only as the same
+run."""
 
 from __future__ import annotations
 
@@ -7,19 +8,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pfedsim.data.federation import Federation
 from pfedsim.errors import Error
-from pfedsim.federation import Federation
 from pfedsim.runs import manifest
 from pfedsim.runs.checkpoint import FOLDER, Found, latest, read
 from pfedsim.runs.config import Config
 from pfedsim.runs.durable import digest_of, verify
-from pfedsim.runs.folder import stated
-from pfedsim.runs.session import Session, federate, prepare
+from pfedsim.runs.reader import stated
+from pfedsim.runs.setup import Session, federate, prepare
 
 
 @dataclass(frozen=True, eq=False)
 class Stopped:
-    """A stopped run in memory again. `found` None: nothing whole was saved, so that it begins at its beginning."""
+    """A stopped run in memory again. `found` None: nothing whole was saved, so that it begins at its
+    beginning."""
 
     session: Session
     found: Found | None = None
@@ -27,9 +29,11 @@ class Stopped:
     drift: list[str] = field(default_factory=list)
 
 
-def stopped(config: Config | None, run: Path, federation: Federation | None, allow_drift: bool, **place: Any) -> Stopped:
-    """What the folder holds, refused where `config` (None: the folder's own) asks for another run or where this is another place.
-    `place`: workers, data_dir and track, which may differ."""
+def stopped(
+    config: Config | None, run: Path, federation: Federation | None, allow_drift: bool, **place: Any
+) -> Stopped:
+    """What the folder holds, refused where `config` (None: the folder's own) asks for another run or where
+    this is another place. `place`: workers, data_dir and track, which may differ."""
     own = stated(run)
     digest = digest_of(run / "config.toml")[0]
     found, notes = latest(run, digest)
@@ -46,7 +50,10 @@ def stopped(config: Config | None, run: Path, federation: Federation | None, all
     _same(run, own, session.config)
     differs = manifest.drift(before.get("made_with", {}), manifest.made_with(session)) if before else []
     if differs and found and not allow_drift:
-        raise Error(f"{run} was made with other software or hardware ({'; '.join(differs)}): its bits may change; --allow-drift goes on")
+        raise Error(
+            f"{run} was made with other software or hardware ({'; '.join(differs)}): its bits may "
+            "change; --allow-drift goes on"
+        )
     known = list(before.get("drift", []))
     return Stopped(session, found, notes, known + differs if found else [])
 
@@ -79,12 +86,18 @@ def _partition(run: Path, before: Mapping[str, Any], notes: list[str]) -> Path |
 def _same(run: Path, own: Config, asked: Config) -> None:
     """Refuses another configuration, by the first setting that differs."""
     a, b = (
-        {**c.plain(), "data": Path(c.data).name, "partition": Path(c.partition or "").name, "pretrained": Path(c.pretrained or "").name}
+        {
+            **c.plain(),
+            "data": Path(c.data).name,
+            "partition": Path(c.partition or "").name,
+            "pretrained": Path(c.pretrained or "").name,
+        }
         for c in (own, asked)
     )
     old, new = dict(manifest.flat(a)), dict(manifest.flat(b))
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             raise Error(
-                f"{run} is another run: its {name} is {old.get(name)}, {new.get(name)} was asked for; give another --out, or --fresh"
+                f"{run} is another run: its {name} is {old.get(name)}, {new.get(name)} was asked for; "
+                "give another --out, or --fresh"
             )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pfedsim.core.method import Memory, ServerState
+from pfedsim.core.rows import Pairs, Rows
+from pfedsim.core.server import State
 from pfedsim.errors import Error
-from pfedsim.method import Client, Server
-from pfedsim.rows import Pairs, Rows
-from pfedsim.server import State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,8 +18,8 @@ NONE: dict[int, float] = {}  # stands where there is a table or a client with no
 
 
 def parts(state: State) -> dict[str, Any]:
-    """Every part of the state under a path of names: a tensor, a number, or one client's row of pairs. States are values, so what is
-    the same object in two states is unchanged."""
+    """Every part of the state under a path of names: a tensor, a number, or one client's row of pairs.
+    States are values, so what is the same object in two states is unchanged."""
     found: dict[str, Any] = {"server/round": state.server.round, "server/model": state.server.model}
     if state.server.personal is not None:
         found |= _rows("server/personal", state.server.personal)
@@ -27,7 +27,10 @@ def parts(state: State) -> dict[str, Any]:
         if isinstance(value, Rows):
             found |= _rows(f"server/extra/{name}", value)
         elif isinstance(value, Pairs):
-            found |= {f"server/extra/{name}/pairs/none": NONE, **{f"server/extra/{name}/pairs/{i}": r for i, r in value.rows()}}
+            found |= {
+                f"server/extra/{name}/pairs/none": NONE,
+                **{f"server/extra/{name}/pairs/{i}": r for i, r in value.rows()},
+            }
         else:
             found[f"server/extra/{name}"] = value
     for i, client in state.memories.items():
@@ -63,11 +66,16 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> State:
         for path, tensor in clients.items():
             number, _, name = path.partition("/")
             owned.setdefault(int(number), {})[name] = tensor
-        memories = {i: Client(own.get("kept"), _below(own, "extra")) for i, own in sorted(owned.items())}
+        memories = {i: Memory(own.get("kept"), _below(own, "extra")) for i, own in sorted(owned.items())}
         extra = _below(server, "extra")
         names = dict.fromkeys(path.partition("/")[0] for path in extra)
         made = {name: extra[name] if name in extra else _table(_below(extra, name)) for name in names}
-        return State(Server(int(server["round"]), server["model"], _table_rows(personal) if personal else None, made), memories)
+        return State(
+            ServerState(
+                int(server["round"]), server["model"], _table_rows(personal) if personal else None, made
+            ),
+            memories,
+        )
     except (KeyError, ValueError) as error:
         raise Error(f"these tensors are not a run's state: {error}") from error
 
@@ -81,7 +89,9 @@ def _table(tensors: Mapping[str, Tensor]) -> Rows | Pairs:
     if not pairs:
         return _table_rows(tensors)
     rows = {int(i): t.tolist() for i, t in pairs.items() if i != "none"}
-    return Pairs({i: dict(zip(map(int, others), values, strict=True)) for i, (others, values) in rows.items()})
+    return Pairs(
+        {i: dict(zip(map(int, others), values, strict=True)) for i, (others, values) in rows.items()}
+    )
 
 
 def _table_rows(tensors: Mapping[str, Tensor]) -> Rows:

@@ -1,4 +1,5 @@
-"""A run's story into the trackers that people watch: TensorBoard, MLflow, Weights & Biases. Off unless asked for by --track."""
+"""A run's story into the trackers that people watch: TensorBoard, MLflow, Weights & Biases. Off unless
+asked for by --track."""
 
 from __future__ import annotations
 
@@ -10,7 +11,11 @@ from typing import Any, Protocol
 
 from pfedsim.errors import Error, nearest
 
-KINDS = {"tensorboard": "TensorBoard", "mlflow": "MLflow", "wandb": "WandB"}  # module of this room -> its class
+KINDS = {
+    "tensorboard": "TensorBoard",
+    "mlflow": "MLflow",
+    "wandb": "WandB",
+}  # module of this room -> its class
 
 
 class Tracker(Protocol):
@@ -18,7 +23,9 @@ class Tracker(Protocol):
 
     def __init__(self, place: str, name: str, settings: Mapping[str, Any]) -> None: ...
 
-    def round(self, number: int, figures: Mapping[str, float], spreads: Mapping[str, Sequence[float]]) -> None:
+    def round(
+        self, number: int, figures: Mapping[str, float], spreads: Mapping[str, Sequence[float]]
+    ) -> None:
         """Figures after this round; spreads: a figure of every client."""
 
     def artefacts(self, pictures: Sequence[Path], models: Path) -> None:

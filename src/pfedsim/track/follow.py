@@ -1,4 +1,5 @@
-"""Follows a run by its folder, round after round, and tells a tracker. The run does not know, and does not stop, if the tracker does."""
+"""Follows a run by its folder, round after round, and tells a tracker. The run does not know, and does not
+stop, if the tracker does."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from pfedsim.runs.config import Config
-from pfedsim.runs.folder import Run
 from pfedsim.runs.news import title
+from pfedsim.runs.reader import Run
 from pfedsim.track import start
 
 QUANTILES = {"worst": 0, "p10": 10, "median": 50, "p90": 90, "best": 100}
@@ -39,10 +40,15 @@ class Follower:
                 number, split = record.pop("round"), record.pop("split", "test")
                 model = record.pop("model", None)
                 name = f"{model}/{split}" if model else "round"
-                figures = {f"{name}/{key}": float(v) for key, v in record.items() if isinstance(v, (int, float))}
+                figures = {
+                    f"{name}/{key}": float(v) for key, v in record.items() if isinstance(v, (int, float))
+                }
                 spread = accuracies.get((number, model, split), [])
                 if spread:
-                    figures |= {f"{name}/clients/{word}": float(np.percentile(spread, q)) for word, q in QUANTILES.items()}
+                    figures |= {
+                        f"{name}/clients/{word}": float(np.percentile(spread, q))
+                        for word, q in QUANTILES.items()
+                    }
                 self._tracker.round(number, figures, {f"{name}/clients": spread} if spread else {})
 
     def close(self, failed: bool) -> None:
@@ -71,7 +77,9 @@ class Follower:
             yield
         except Exception as error:  # of the tracker's: no run is lost by it
             self._given_up = True
-            self._say(f"tracking by {self._spec} ended: {(str(error).strip().splitlines() or [type(error).__name__])[0]}")
+            self._say(
+                f"tracking by {self._spec} ended: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"
+            )
 
 
 class _Tail:

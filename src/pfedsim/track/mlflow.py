@@ -12,18 +12,25 @@ from mlflow.entities import Metric, Param
 
 
 class MLflow:
-    """Through a client of its own: a user's active MLflow run is left alone. Spreads are there as quantiles among the figures."""
+    """Through a client of its own: a user's active MLflow run is left alone. Spreads are there as quantiles
+    among the figures."""
 
     def __init__(self, place: str, name: str, settings: Mapping[str, Any]) -> None:
         self._client = MlflowClient(tracking_uri=place or None)
         known = self._client.get_experiment_by_name("pfedsim")
         experiment = known.experiment_id if known else self._client.create_experiment("pfedsim")
         self._run = self._client.create_run(experiment, run_name=name).info.run_id
-        self._client.log_batch(self._run, params=[Param(key, str(value)) for key, value in settings.items()])
+        self._client.log_batch(
+            self._run, params=[Param(key, str(value)) for key, value in settings.items()]
+        )
 
-    def round(self, number: int, figures: Mapping[str, float], spreads: Mapping[str, Sequence[float]]) -> None:
+    def round(
+        self, number: int, figures: Mapping[str, float], spreads: Mapping[str, Sequence[float]]
+    ) -> None:
         now = int(1000 * time.time())
-        self._client.log_batch(self._run, metrics=[Metric(key, value, now, number) for key, value in figures.items()])
+        self._client.log_batch(
+            self._run, metrics=[Metric(key, value, now, number) for key, value in figures.items()]
+        )
 
     def artefacts(self, pictures: Sequence[Path], models: Path) -> None:
         for path in pictures:

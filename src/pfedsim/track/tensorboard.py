@@ -25,7 +25,9 @@ class TensorBoard:
         for key, value in settings.items():
             self._writer.add_text(f"settings/{key}", json.dumps(value), 0)
 
-    def round(self, number: int, figures: Mapping[str, float], spreads: Mapping[str, Sequence[float]]) -> None:
+    def round(
+        self, number: int, figures: Mapping[str, float], spreads: Mapping[str, Sequence[float]]
+    ) -> None:
         for name, value in figures.items():
             self._writer.add_scalar(name, value, number)
         for name, values in spreads.items():

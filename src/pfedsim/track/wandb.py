@@ -1,4 +1,5 @@
-"""Weights & Biases: a run in the project PROJECT (default: pfedsim); WANDB_MODE=offline keeps it on this machine."""
+"""Weights & Biases: a run in the project PROJECT (default: pfedsim); WANDB_MODE=offline keeps it on this
+machine."""
 
 from __future__ import annotations
 
@@ -15,10 +16,18 @@ class WandB:
 
     def __init__(self, place: str, name: str, settings: Mapping[str, Any]) -> None:
         quiet = wandb.Settings(console="off")  # the terminal is the user's
-        self._run = wandb.init(project=place or "pfedsim", name=name, config=dict(settings), settings=quiet, reinit="create_new")
+        self._run = wandb.init(
+            project=place or "pfedsim",
+            name=name,
+            config=dict(settings),
+            settings=quiet,
+            reinit="create_new",
+        )
         self._name = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
 
-    def round(self, number: int, figures: Mapping[str, float], spreads: Mapping[str, Sequence[float]]) -> None:
+    def round(
+        self, number: int, figures: Mapping[str, float], spreads: Mapping[str, Sequence[float]]
+    ) -> None:
         spread = {f"{name}/histogram": wandb.Histogram(list(values)) for name, values in spreads.items()}
         self._run.log({**figures, **spread}, step=number)
 

@@ -1,0 +1,165 @@
+"""Runs of a study by what tells them apart, and the cells that tables make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+
+from pfedsim.methods import METHODS, label, parse
+from pfedsim.report.document import Cell
+from pfedsim_paper import paper
+from pfedsim_paper.cells import Record, Store
+from pfedsim_paper.protocol import Choice, alphas, base, cell
+
+Path = tuple[str, ...]
+MICRO: Path = ("served", "micro")
+CLIENTS: Path = ("served", "mean")
+TUNED: Path = ("finetuned", "micro")
+TUNED_CLIENTS: Path = ("finetuned", "mean")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The finished runs of one method on one federation, by seed."""
+
+    by_seed: Mapping[int, Record]
+
+    def figures(self, path: Path = MICRO) -> dict[int, float]:
+        """In %, by seed."""
+        values = {}
+        for seed, record in self.by_seed.items():
+            value: Any = record.found
+            for key in path:
+                value = (value or {}).get(key)
+            if value is not None:
+                values[seed] = 100 * value
+        return values
+
+    def mean(self, path: Path = MICRO) -> float | None:
+        values = self.figures(path).values()
+        return mean(values) if values else None
+
+    def text(self, path: Path = MICRO) -> str:
+        """mean (std, ddof 1) in %."""
+        return spread(list(self.figures(path).values()))
+
+    def minus(self, other: Runs, path: Path = MICRO) -> list[float]:
+        """Points above another's, seed by seed, of the seeds that both have."""
+        mine, theirs = self.figures(path), other.figures(path)
+        return [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
+
+    def common(self, other: Runs) -> Runs:
+        """Those of its seeds that another has too."""
+        return Runs({seed: record for seed, record in self.by_seed.items() if seed in other.by_seed})
+
+    def number(self, name: str) -> float | None:
+        """A plain number of the record, averaged over the seeds."""
+        values = [record.found[name] for record in self.by_seed.values()]
+        return mean(values) if values else None
+
+    @property
+    def seeds(self) -> str:
+        seeds = sorted(self.by_seed)
+        whole = len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1))
+        return f"{seeds[0]}-{seeds[-1]}" if whole else ", ".join(map(str, seeds)) or "-"
+
+    def curves(self) -> list[tuple[list[float], list[float]]]:
+        """Round and accuracy as served, of each seed."""
+        found = [record.found["curve"] for record in self.by_seed.values()]
+        return [(c["round"], [100 * m for m in c["micro"]]) for c in found]
+
+
+def spread(values: Sequence[float], sign: str = "") -> str:
+    """mean (std, ddof 1); one value has no spread."""
+    if not values:
+        return "-"
+    return f"{round(mean(values), 2) + 0.0:{sign}.2f}" + (
+        f" ({stdev(values):.2f})" if len(values) > 1 else ""
+    )
+
+
+def runs(store: Store, choice: Choice, data: str, method: str, alpha: float | None, **more: Any) -> Runs:
+    """What is there of the seeds and settings chosen."""
+    found = {
+        seed: store.find(cell(data, method, alpha, seed, choice.settings, full=choice.full, **more))
+        for seed in choice.seeds
+    }
+    return Runs({seed: record for seed, record in found.items() if record is not None})
+
+
+def table_of(store: Store, choice: Choice, data: str, alpha: float | None) -> dict[str, Runs]:
+    """Method -> its runs."""
+    return {method: runs(store, choice, data, method, alpha) for method in choice.methods}
+
+
+def by_alpha(store: Store, choice: Choice, data: str) -> dict[float | None, dict[str, Runs]]:
+    """Partition -> method -> its runs, of the partitions of which anything is there."""
+    found = {alpha: table_of(store, choice, data, alpha) for alpha in alphas(data, choice)}
+    return {alpha: by for alpha, by in found.items() if any(r.by_seed for r in by.values())}
+
+
+def tested(record: Record) -> np.ndarray:
+    """How many samples each client is tested on."""
+    samples = np.array(record.found["clients"]["samples"])
+    train = (samples * (1 - record.cell.words["test"]) + 1e-9).astype(int)
+    counts: np.ndarray = samples - np.clip(train, 1, np.maximum(samples - 1, 1))
+    return counts
+
+
+def scale(record: Record) -> str:
+    """How large a run was, in a sentence."""
+    words, sizes = record.cell.words, record.found["clients"]["samples"]
+    more = words["score"]["finetune"]
+    second = (
+        f" The score after local epochs is after {more} more{'' if more == words['epochs'] else ', for time'}."
+        if more
+        else ""
+    )
+    return (
+        f"{sum(sizes):,} samples on {len(sizes)} clients, {words['join']:.0%} of them in each of "
+        f"{words['rounds']} rounds, "
+        f"{words['epochs']} local epochs, batch {words['batch']}, {words['model']}.{second}"
+    )
+
+
+def title(method: str) -> str:
+    """As tables call it."""
+    return METHODS[method].title if method in METHODS else label(parse(method))
+
+
+def set_name(data: str) -> str:
+    return paper.SETS.get(data, data)
+
+
+def dealt(alpha: float | None, data: str = "") -> str:
+    """How a set's clients came by their samples; a set that is not dealt by alpha is to be named."""
+    if alpha is not None:
+        return f"Dir({alpha:g})"
+    return "clients within domains" if data and base(data)["partition"] == "domain" else "clients as given"
+
+
+def worse_off(method: Runs, alone: Runs) -> float | None:
+    """Share of the clients, over the seeds that both have, whose accuracy as served lies below training
+    alone."""
+    shares = []
+    for seed, record in method.by_seed.items():
+        if seed in alone.by_seed:
+            here, there = (
+                np.array(r.found["clients"]["served"], dtype=float) for r in (record, alone.by_seed[seed])
+            )
+            shares.append(float((here < there).mean()))
+    return mean(shares) if shares else None
+
+
+def decimal(value: float | None) -> Cell:
+    """A correlation, a distance or the like."""
+    return Cell("-") if value is None else Cell(f"{value:.3f}", value=value)
+
+
+def points(value: float | None, sign: str = "+") -> Cell:
+    """A difference in points."""
+    return Cell("-") if value is None else Cell(f"{round(value, 2) + 0.0:{sign}.2f}", value=value)

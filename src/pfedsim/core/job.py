@@ -1,0 +1,242 @@
+"""What a client's hooks see of their work: facts to read and the backend's verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice, repeat
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from pfedsim.core.method import Fed, Memory, Message, Method, Phase, Reply, StartingPoint
+from pfedsim.core.seeds import generator
+from pfedsim.errors import Unreadable
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from pfedsim.backends import Backend
+    from pfedsim.data.federation import ClientData
+
+
+Result = TypeVar("Result")
+Carrier = TypeVar("Carrier", Message, Memory)
+
+
+class Batch(NamedTuple):
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Worker:
+    """What all jobs of a run share at the place where they run."""
+
+    method: Method
+    fed: Fed
+    net: Backend
+    samples: ClientData
+    # mask of what never leaves a client: the method's and, with buffers = local, the norm statistics
+    kept: Tensor
+
+
+class Work(NamedTuple):
+    """One client's part of a wave: all that an engine must carry to where it runs."""
+
+    client: int
+    round: int
+    message: Message
+    memory: Memory
+    purpose: str  # addresses the random draws
+
+
+@dataclass(frozen=True)
+class Absent:
+    """In place of a result: this client could not do its work, or its `reply` must not count."""
+
+    client: int
+    why: str
+    event: str = "absent"
+    reply: Reply | None = None
+
+
+def attempt(function: Callable[..., Result], site: Worker, work: Work, *arguments: Any) -> Result | Absent:
+    """`function(site, work, *arguments)`; Absent where the client's data cannot be read."""
+    try:
+        return function(site, work, *arguments)
+    except Unreadable as error:
+        return Absent(work.client, str(error))
+
+
+def samples_of(site: Worker, client: int, part: str) -> tuple[Tensor, Tensor]:
+    """This client's samples and labels of "train", "validation" or "test", as stored."""
+    try:
+        return site.samples.part(client, part, max(site.method.validation, site.fed.settings.validation))
+    except Exception as error:
+        raise Unreadable(f"its {part} data cannot be read: {type(error).__name__}: {error}") from error
+
+
+class Job:
+    """What a client's hooks see of their work: facts to read and the backend's verbs."""
+
+    def __init__(self, site: Worker, work: Work):
+        self._site, self._net = site, site.net
+        self.fed, self.client, self.round = site.fed, work.client, work.round
+        self.message, self.memory = (
+            _moved(work.message, site.net.device),
+            _moved(work.memory, site.net.device),
+        )
+        self._purpose = work.purpose
+        self.start: StartingPoint
+        self.phase: Phase
+        self.steps = 0
+        self.rng = generator(site.fed.settings.seed, work.purpose, work.round, work.client)
+        self._order = generator(site.fed.settings.seed, f"{work.purpose}/order", work.round, work.client)
+        self._parts: dict[str, Batch] = {}
+        self._statistics: Tensor | None = None
+        self._losses: list[float] = []
+
+    @property
+    def labels(self) -> Tensor:
+        """The labels of this client's train part."""
+        return self.part("train").y
+
+    def part(self, name: str) -> Batch:
+        """All of "train" or "validation" as ready tensors, in stored order."""
+        if name not in self._parts:
+            x, y = samples_of(self._site, self.client, name)
+            self._parts[name] = Batch(self._net.ready(x), y.to(self._net.device))
+        return self._parts[name]
+
+    def mine(self, model: Tensor) -> Tensor:
+        """`model` with the kept entries replaced by this client's own (never took part: the initial
+        ones)."""
+        own = self.fed.initial[self._site.kept] if self.memory.kept is None else self.memory.kept
+        return model.masked_scatter(self._site.kept, own)
+
+    def batches(self, share: float = 1.0) -> list[Batch]:
+        """One seeded pass over a share of the train part, for begin and finish."""
+        import torch
+
+        x, y = self.part("train")
+        order = torch.randperm(len(y), generator=self.rng)[: max(2, round(share * len(y)))]
+        return [Batch(x.index_select(0, numbers), y[numbers]) for numbers in self._slices(order)]
+
+    def grad(
+        self,
+        theta: Tensor,
+        batch: Batch,
+        targets: Tensor | None = None,
+        at_features: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """Gradient of the mean cross-entropy in train mode, by labels or soft `targets`; `at_features`:
+        given the head's input, an extra gradient there. Moves the job's norm statistics, whatever `theta`
+        holds."""
+        if self._statistics is None:
+            self._statistics = self.mine(self.message.model)[self.fed.layout.buffers]
+        want = batch.y if targets is None else targets
+        gradient, self._statistics, loss = self._net.grad(
+            theta, self._statistics, batch.x, want, at_features
+        )
+        self._losses.append(loss)
+        return gradient
+
+    def logits(self, theta: Tensor, x: Tensor) -> Tensor:
+        return self._net.logits(theta, x)
+
+    def features(self, theta: Tensor, x: Tensor) -> Tensor:
+        return self._net.features(theta, x)
+
+    def head(self, theta: Tensor, z: Tensor) -> Tensor:
+        return self._net.head(theta, z)
+
+    def head_grad(self, theta: Tensor, z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return self._net.head_grad(theta, z, targets)
+
+    def loss_on(self, theta: Tensor, part: str) -> float:
+        """Mean loss in eval mode on "train" or "validation"."""
+        return self._net.loss(theta, *self.part(part))
+
+    def moments(self, theta: Tensor) -> list[tuple[int, Tensor, Tensor]]:
+        """Count, mean and variance per channel at each norm layer's input, in eval mode, over the train
+        part."""
+        return self._net.moments(theta, self.part("train").x)
+
+    def reply(self, model: Tensor | None, **extra: Tensor) -> Reply:
+        """A reply that weighs as much as this client's train part."""
+        info = {"loss": sum(self._losses) / len(self._losses)} if self._losses else {}
+        return Reply(self.client, float(len(self.labels)), model, extra, info)
+
+    def remember(self, theta: Tensor, **extra: Tensor) -> Memory:
+        """What stays: the kept entries of `theta`, and `extra` beside what was remembered before."""
+        return Memory(theta[self._site.kept], {**self.memory.extra, **extra})
+
+    def descend(self, theta: Tensor, phase: Phase, moves: Tensor, lr: float) -> Tensor | None:
+        """A whole phase of plain steps in one call, where the backend can: the same bits as step by step.
+        None where it cannot."""
+        if phase.batches != 1 or not hasattr(self._net, "descend"):
+            return None
+        assert self._statistics is not None
+        settings, (x, y) = self.fed.settings, self.part("train")
+        steps = [numbers for (numbers,) in self.passes(phase)]
+        theta, self._statistics, losses = self._net.descend(
+            theta, self._statistics, x, y, steps, lr, moves, settings.momentum, settings.decay
+        )
+        self._losses += losses
+        self.steps += len(steps)
+        return theta
+
+    def batch(self, numbers: Tensor) -> Batch:
+        """These samples of the train part."""
+        x, y = self.part("train")
+        first, last = int(numbers[0]), int(numbers[-1])
+        row = (
+            last - first == len(numbers) - 1 and not self.fed.settings.shuffle
+        )  # stored order: a view, not a copy
+        return (
+            Batch(x[first : last + 1], y[first : last + 1])
+            if row
+            else Batch(x.index_select(0, numbers), y[numbers])
+        )
+
+    def passes(self, phase: Phase) -> Iterator[list[Tensor]]:
+        """The sample numbers of each step's batches in a phase."""
+        import torch
+
+        settings = self.fed.settings
+        count = len(self.labels)
+        by_steps = settings.local_steps and self._purpose == "train"  # scores count in epochs
+        steps = max(1, settings.local_steps * phase.epochs // settings.epochs) if by_steps else None
+
+        def steps_of_epochs() -> Iterator[list[Tensor]]:
+            stored = self._slices(torch.arange(count))
+            for _ in range(phase.epochs) if steps is None else repeat(None):
+                batches = (
+                    self._slices(torch.randperm(count, generator=self._order))
+                    if settings.shuffle
+                    else list(stored)
+                )
+                if not batches:
+                    return
+                while len(batches) < phase.batches:
+                    batches.append(batches[0])
+                for first in range(0, len(batches) - phase.batches + 1, phase.batches):
+                    yield batches[first : first + phase.batches]
+
+        return islice(steps_of_epochs(), steps)
+
+    def _slices(self, order: Tensor) -> list[Tensor]:
+        """Batches of sample numbers; norm layers have no variance of one sample."""
+        import torch
+
+        return [numbers for numbers in torch.split(order, self.fed.settings.batch) if len(numbers) > 1]
+
+
+def _moved(carrier: Carrier, device: torch.device) -> Carrier:
+    """The same with its tensors where the network is."""
+    if device.type == "cpu":
+        return carrier
+    own: dict[str, Any] = {"model": carrier.model.to(device)} if isinstance(carrier, Message) else {}
+    if isinstance(carrier, Memory) and carrier.kept is not None:
+        own = {"kept": carrier.kept.to(device)}
+    return replace(carrier, extra={name: t.to(device) for name, t in carrier.extra.items()}, **own)

@@ -1,0 +1,200 @@
+"""What a federated method is: hooks whose defaults average the clients' models, and the nouns that they
+speak of.
+
+A method is a frozen dataclass of hyper-parameters. It holds no state: hooks take state and return state,
+change nothing that they were given, and draw randomness only from the generator handed to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, get_type_hints
+
+from annotated_types import Ge, Gt, Le
+from pydantic import AllowInfNan, TypeAdapter, ValidationError
+
+from pfedsim.core.rows import Rows, weighted_mean
+from pfedsim.core.settings import Settings
+from pfedsim.errors import Error
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from pfedsim.core.job import Batch, Job
+    from pfedsim.core.layout import Layout
+
+Share = Annotated[float, Ge(0), Le(1)]
+Positive = Annotated[float, Gt(0), AllowInfNan(False)]
+AtLeastZero = Annotated[float, Ge(0), AllowInfNan(False)]
+Count = Annotated[int, Ge(1)]
+Weights = Annotated[Literal["samples", "uniform"], "clients count by their train samples, or all alike"]
+
+
+class Net(Protocol):
+    """What a server may ask of the network."""
+
+    def head(self, theta: Tensor, z: Tensor) -> Tensor: ...
+    def head_grad(self, theta: Tensor, z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Fed:
+    """Public facts of the federation: no sample, label or size of any client."""
+
+    clients: int
+    classes: int
+    layout: Layout
+    net: Net
+    initial: Tensor
+    settings: Settings
+
+
+@dataclass(frozen=True, eq=False)
+class ServerState:
+    """All that the server holds. `round` counts finished rounds; the loop advances it."""
+
+    round: int
+    model: Tensor
+    personal: Rows | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)  # each a Tensor, Rows or Pairs
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """All that a client holds between its rounds. `kept`: its own values of the kept entries (None: never
+    took part)."""
+
+    kept: Tensor | None = None
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """Server to client. A tensor in `extra` whose last dimension is the model's size counts as models: kept
+    entries are not sent."""
+
+    task: str
+    model: Tensor
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
+    stage: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """Client to server. `weight`: train samples. `info` is for people, never for `aggregate`."""
+
+    client: int
+    weight: float
+    model: Tensor | None
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
+    info: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class StartingPoint:
+    """Where local training starts; `notes` are for this job's other hooks."""
+
+    theta: Tensor
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Phase:
+    """A stretch of local SGD: which entries move, for how long, how fast; `batches` per step; `start`: not
+    from where the last ended."""
+
+    train: Tensor
+    epochs: int
+    lr: float
+    batches: int = 1
+    start: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Method:
+    """The hooks. Override what differs from plain averaging; fields are the method's options, checked when
+    it is made."""
+
+    title: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    elsewhere: ClassVar[str] = ""  # what other code bases get wrong about it
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # named sets of options
+    weights = "samples"
+    validation = 0.0  # share of the train part held back: not trained on, not in weights or moments
+
+    # on the server
+
+    def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> ServerState:
+        """The server before the first round."""
+        return ServerState(0, theta)
+
+    def plan(self, fed: Fed, server: ServerState, sampled: Sequence[int]) -> tuple[str, Sequence[int]]:
+        """The next wave's task and clients; asked again until the task is "train", which ends the round."""
+        return "train", sampled
+
+    def send(self, fed: Fed, server: ServerState, clients: Sequence[int], task: str) -> dict[int, Message]:
+        """What each client of a wave is sent; task "score" asks for the model that would be used now."""
+        return {i: Message(task, server.model) for i in clients}
+
+    def aggregate(
+        self, fed: Fed, server: ServerState, task: str, replies: Sequence[Reply], rng: torch.Generator
+    ) -> ServerState:
+        """The server after a wave; replies come sorted by client. To "train" there is at least one, to
+        another task perhaps none."""
+        return replace(server, model=self.mean(fed, replies))
+
+    # at the client
+
+    def keeps(self, layout: Layout) -> Tensor:
+        """Mask of the entries that never leave the client."""
+        return layout.head & False
+
+    def begin(self, job: Job) -> StartingPoint:
+        """The model that training or scoring starts from."""
+        return StartingPoint(job.mine(job.message.model))
+
+    def phases(self, job: Job) -> list[Phase]:
+        """What is trained; nothing when the task is "score"."""
+        if job.message.task != "train":
+            return []
+        return [Phase(job.fed.layout.trainable, job.fed.settings.epochs, job.fed.settings.lr)]
+
+    def gradient(self, job: Job, theta: Tensor, batches: Sequence[Batch]) -> Tensor:
+        """The direction of one step."""
+        return job.grad(theta, batches[0])
+
+    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
+        """What is sent back and what the client remembers; `ends`: the model after each phase."""
+        return job.reply(ends[-1]), job.remember(ends[-1])
+
+    def replies(self, fed: Fed, message: Message) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every tensor that must answer this message."""
+        return {"model": (fed.layout.size,)}
+
+    # not hooks
+
+    def mean(self, fed: Fed, replies: Sequence[Reply]) -> Tensor:
+        """The replies' models averaged as `weights` says; norm statistics, where they travel, always by
+        train samples."""
+        models = [(r.weight, r.model) for r in replies if r.model is not None]
+        by_samples = weighted_mean(models)
+        if self.weights == "samples":
+            return by_samples
+        return by_samples.where(fed.layout.buffers, weighted_mean((1.0, model) for _, model in models))
+
+    def plain(self, job: Job) -> bool:
+        """Whether `gradient` is left alone, so that a backend may run a whole phase in one call."""
+        return type(self).gradient is Method.gradient
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self), include_extras=True)
+        for option in fields(self):
+            try:
+                value = TypeAdapter(hints[option.name]).validate_python(getattr(self, option.name))
+            except ValidationError as error:
+                got, why = getattr(self, option.name), error.errors()[0]["msg"]
+                raise Error(
+                    f"{type(self).__name__.lower()}.{option.name} = {got!r}: {why[0].lower() + why[1:]}"
+                ) from None
+            object.__setattr__(self, option.name, value)

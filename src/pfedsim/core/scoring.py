@@ -1,0 +1,209 @@
+"""Models on test parts -> metrics, per client and over all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pfedsim.core.client import run_to_score
+from pfedsim.core.job import Absent, Work, Worker, samples_of
+from pfedsim.core.method import Fed, Memory, Method
+from pfedsim.core.server import Engine, State, send
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CHUNK = 256  # clients whose messages exist at once
+BINS = 15  # of the calibration error
+METRICS = ("loss", "accuracy", "balanced_accuracy", "macro_f1", "auroc", "calibration_error")
+
+
+@dataclass(frozen=True, eq=False)
+class ClientScore:
+    """One client's model on one part of its data; metrics that its labels leave undefined are NaN."""
+
+    client: int
+    samples: int
+    metrics: Mapping[str, float]
+    confusion: np.ndarray
+    """(true class, predicted class) counts"""
+    labels: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    predicted: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    model: Tensor | None = None
+    absent: str = ""
+    """why there is no score"""
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """All clients' scores on one part. `model`: "served", or "finetuned" after `epochs` plain local epochs.
+    `split`: "test", "validation", or "unseen": the test parts of the clients that never train."""
+
+    model: str
+    epochs: int
+    split: str
+    clients: tuple[ClientScore, ...]
+
+    @property
+    def micro(self) -> float:
+        """Accuracy over all samples alike: the paper's number."""
+        correct, samples = (
+            sum(int(np.trace(c.confusion)) for c in self.clients),
+            sum(c.samples for c in self.clients),
+        )
+        return correct / samples if samples else float("nan")
+
+    def mean(self, metric: str = "accuracy") -> float:
+        """Mean over the clients for which the metric exists."""
+        values = np.array([c.metrics[metric] for c in self.clients])
+        return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+
+    def summary(self) -> dict[str, Any]:
+        """The figures over all clients that files and tables show."""
+        accuracy = np.sort([c.metrics["accuracy"] for c in self.clients if c.samples])
+        worst = float(accuracy[: max(1, len(accuracy) // 10)].mean()) if len(accuracy) else float("nan")
+        means = {metric: self.mean(metric) for metric in METRICS}
+        return {"micro": self.micro, "mean": means.pop("accuracy"), "worst_tenth": worst, **means}
+
+
+def score(
+    method: Method,
+    fed: Fed,
+    kept: Tensor,
+    engine: Engine,
+    state: State,
+    *,
+    finetune: int = 0,
+    split: str = "test",
+    models: bool = False,
+    take: Callable[[int, Tensor], None] | None = None,
+    unseen: int = 0,
+) -> Scores:
+    """Every client's model on its own test (or validation) part; `finetune`: after so many plain local
+    epochs. Models are held with the scores (`models`), or handed on one by one in the order of clients
+    (`take`), so that ten thousand need no room. `unseen`: instead, so many clients that never took part,
+    numbered after the others, with what the method hands to one it has never met."""
+    scores: list[ClientScore] = []
+    everyone = range(fed.clients, fed.clients + unseen) if unseen else range(fed.clients)
+    for first in range(0, len(everyone), CHUNK):
+        for one in _scored(
+            method,
+            fed,
+            kept,
+            engine,
+            state,
+            everyone[first : first + CHUNK],
+            finetune,
+            split,
+            models or take is not None,
+        ):
+            if take is not None and one.model is not None:
+                take(one.client, one.model)
+            scores.append(one if models else replace(one, model=None))
+    return Scores(
+        "finetuned" if finetune else "served", finetune, "unseen" if unseen else split, tuple(scores)
+    )
+
+
+def model_of(
+    method: Method, fed: Fed, kept: Tensor, engine: Engine, state: State, client: int
+) -> Tensor | None:
+    """The model that this client would use now; None where it cannot be had."""
+    (one,) = _scored(method, fed, kept, engine, state, [client], 0, "test", True)
+    return one.model
+
+
+def _scored(
+    method: Method,
+    fed: Fed,
+    kept: Tensor,
+    engine: Engine,
+    state: State,
+    clients: Sequence[int],
+    finetune: int,
+    split: str,
+    models: bool,
+) -> Iterator[ClientScore]:
+    task, purpose = ("train", "finetune") if finetune else ("score", "score")
+    messages = send(method, fed, kept, state, clients, task)
+    works = [
+        Work(i, state.server.round, messages[i], state.memories.get(i, Memory()), purpose) for i in clients
+    ]
+    for result in engine.map(score_client, works, finetune, split, models):
+        yield _unscored(result, fed.classes) if isinstance(result, Absent) else result
+
+
+def _unscored(absent: Absent, classes: int) -> ClientScore:
+    """A client whose score could not be had: no samples, no metrics."""
+    metrics, confusion = measure(np.zeros((0, classes)), np.zeros(0, dtype=np.int64))
+    return ClientScore(absent.client, 0, metrics, confusion, absent=absent.why)
+
+
+def score_client(site: Worker, work: Work, finetune: int, split: str, models: bool) -> ClientScore:
+    """One client's score, where the client is."""
+    theta = run_to_score(site, work, finetune)
+    x, y = samples_of(site, work.client, split)
+    if len(y):
+        logits = site.net.logits(theta, site.net.ready(x)).double().cpu().numpy()
+    else:
+        logits = np.zeros((0, site.fed.classes))
+    labels = y.numpy()
+    metrics, confusion = measure(logits, labels)
+    return ClientScore(
+        work.client, len(y), metrics, confusion, labels, logits.argmax(1), theta.cpu() if models else None
+    )
+
+
+def measure(logits: np.ndarray, y: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
+    """All metrics of these class scores, and the confusion matrix. Scores that are not finite, of a model
+    that has diverged, are no probabilities: what needs them is NaN."""
+    samples, classes = logits.shape
+    confusion = np.zeros((classes, classes), dtype=np.int64)
+    if not samples:
+        return dict.fromkeys(METRICS, float("nan")), confusion
+    log_p = _log_softmax(logits) if np.isfinite(logits).all() else None
+    predicted = logits.argmax(1)
+    np.add.at(confusion, (y, predicted), 1)
+    hits, true, called = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+    present = true > 0
+    seen = present | (called > 0)
+    return {
+        "loss": float("nan") if log_p is None else float(-log_p[np.arange(samples), y].mean()),
+        "accuracy": float(hits.sum() / samples),
+        "balanced_accuracy": float((hits[present] / true[present]).mean()),
+        "macro_f1": float((2 * hits[seen] / (true + called)[seen]).mean()),
+        "auroc": float("nan") if log_p is None else _auroc(np.exp(log_p), y),
+        "calibration_error": float("nan") if log_p is None else _calibration_error(np.exp(log_p), y),
+    }, confusion
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = logits - logits.max(1, keepdims=True)
+    log_p: np.ndarray = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    return log_p
+
+
+def _auroc(p: np.ndarray, y: np.ndarray) -> float:
+    """One class against the rest, mean over the classes for which both exist; ties count half."""
+    areas = []
+    for c in np.unique(y):
+        positive = y == c
+        if positive.all():
+            continue
+        _, place, count = np.unique(p[:, c], return_inverse=True, return_counts=True)
+        rank = (np.cumsum(count) - (count - 1) / 2)[place]  # mean rank among equals
+        wins = rank[positive].sum() - positive.sum() * (positive.sum() + 1) / 2
+        areas.append(wins / (positive.sum() * (~positive).sum()))
+    return float(np.mean(areas)) if areas else float("nan")
+
+
+def _calibration_error(p: np.ndarray, y: np.ndarray) -> float:
+    """How far confidence lies from accuracy, over equal bins of the confidence, weighted by their
+    samples."""
+    confidence, right = p.max(1), p.argmax(1) == y
+    place = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    gaps = np.abs(np.bincount(place, confidence, BINS) - np.bincount(place, right, BINS))
+    return float(gaps.sum() / len(y))

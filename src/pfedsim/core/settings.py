@@ -1,0 +1,71 @@
+"""How a run trains: the same words in TOML, on the command line and in Python."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Training(BaseModel):
+    """What does not depend on the data."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    epochs: int = Field(5, ge=1, description="local epochs in a round")
+    local_steps: int = Field(0, ge=0, description="local steps in a round in place of epochs (0: epochs)")
+    batch: int = Field(32, ge=2, description="samples in a batch; a batch of one sample is skipped")
+    lr: float = Field(0.01, gt=0, description="learning rate")
+    lr_decay: float = Field(
+        1.0, gt=0, le=1, description="the learning rate is multiplied by this after every round"
+    )
+    momentum: float = Field(0.0, ge=0, lt=1, description="SGD momentum; starts at zero in every phase")
+    decay: float = Field(0.0, ge=0, description="weight decay")
+    buffers: Literal["local", "shared"] = Field(
+        "local", description="norm statistics stay with each client, or are averaged"
+    )
+    shuffle: bool = Field(False, description="redraw the batches in every epoch")
+    validation: float = Field(
+        0.0, ge=0, lt=1, description="share of each client's train part that is held back for validation"
+    )
+    guard: Literal["off", "warn", "reject"] = Field(
+        "warn",
+        description="off, warn, reject: what becomes of a reply that moved over 100 times as far as the round's median",
+    )
+    seed: int = Field(
+        42, ge=0, description="seed of the initial model, the client schedule and all training"
+    )
+
+
+class Settings(Training):
+    """What every method's local training and rounds have in common. Public: methods read it as
+    `fed.settings`."""
+
+    rounds: int = Field(200, ge=1)
+    join: float = Field(0.1, gt=0, le=1)
+
+
+class Dropouts(BaseModel):
+    """Who does not answer in time: shares of the clients in every round, drawn by address, and clients by
+    number."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    never: float = Field(0.0, ge=0, le=1, description="share of a round's clients that do not answer")
+    late: float = Field(
+        0.0, ge=0, le=1, description="share of a round's clients whose replies come too late"
+    )
+    never_clients: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (), description="clients that never answer"
+    )
+    late_clients: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (), description="clients whose replies always come too late"
+    )
+
+    @model_validator(mode="after")
+    def _shares(self) -> Dropouts:
+        if self.never + self.late > 1:
+            raise ValueError(
+                f"never and late are {self.never} and {self.late}, more than all clients together"
+            )
+        return self

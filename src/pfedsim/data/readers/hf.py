@@ -1,0 +1,108 @@
+"""Hugging Face and flwr-datasets sets (extra `hf`): people keep the sets and the partitioners that they
+know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pfedsim.data.dataset import DataSet, moments, suiting
+from pfedsim.errors import Error, nearest
+
+
+def read(
+    dataset: Any,
+    *,
+    label: str = "label",
+    columns: Sequence[str] | None = None,
+    partitioner: Any = None,
+    size: int | None = None,
+    name: str = "hf:dataset",
+) -> DataSet:
+    """A `datasets.Dataset` as a data set: the label column, and a column of pictures or columns of numbers
+    (default: all others). `partitioner`: one of flwr_datasets, whose partitions become the clients
+    (partition `given`); `size`: pictures rescaled."""
+    owner = None
+    if partitioner is not None:
+        from datasets import concatenate_datasets
+
+        partitioner.dataset = dataset
+        parts = [partitioner.load_partition(k) for k in range(partitioner.num_partitions)]
+        owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        dataset = concatenate_datasets(parts)
+    if label not in dataset.column_names:
+        raise Error(f"{name} has no column {label!r}; {nearest(label, dataset.column_names)}")
+    taken = [c for c in dataset.column_names if c != label] if columns is None else list(columns)
+    labels, feature = dataset[label], dataset.features[label]
+    if hasattr(feature, "names"):
+        classes, y = tuple(feature.names), np.array(labels, dtype=np.int64)
+    else:
+        words, y = np.unique(np.array(labels), return_inverse=True)
+        classes = tuple(map(str, words))
+    named = None
+    pictures = [c for c in taken if type(dataset.features[c]).__name__ == "Image"]
+    if len(pictures) > 1 or (pictures and columns is not None and len(taken) > 1):
+        raise Error(
+            f"{name} has several columns for a sample ({', '.join(taken)}); name one of pictures with "
+            "columns"
+        )
+    if pictures:
+        x = _pixels(dataset[pictures[0]], size, name)
+        mean, std = moments(x)
+    else:
+        if size is not None:
+            raise Error(f"size = {size}: {name} holds no pictures to rescale")
+        if not taken:
+            raise Error(f"{name} has no column beside {label!r}")
+        try:
+            x = np.stack([np.asarray(dataset[c], dtype=np.float32) for c in taken], axis=1)
+        except (ValueError, TypeError) as error:
+            raise Error(
+                f"{name}: columns {', '.join(taken)} are not all numbers ({error}); name those to take "
+                "with columns"
+            ) from error
+        x = x[:, 0] if len(taken) == 1 and x.ndim > 2 else x
+        named = tuple(taken) if x.ndim == 2 and x.shape[1] == len(taken) else None
+        others = (0, *range(2, x.ndim))
+        deviation = x.std(axis=others, dtype=np.float64)
+        mean = tuple(x.mean(axis=others, dtype=np.float64).tolist())
+        std = tuple(np.where(deviation > 0, deviation, 1.0).tolist())
+    defaults = suiting(tuple(x.shape[1:]), len(y), owner)
+    return DataSet(name, x, y.astype(np.int64), classes, mean, std, owner, defaults=defaults, columns=named)
+
+
+def load(spec: str, size: int | None = None) -> DataSet:
+    """`--data hf:FOLDER` (as `save_to_disk` writes it) or `--data hf:NAME` from the hub; all splits pooled,
+    in their sorted order."""
+    try:
+        import datasets
+    except ImportError:
+        raise Error(f"hf:{spec} needs the extra hf: pip install 'pfedsim[hf]'") from None
+    try:
+        found = datasets.load_from_disk(spec) if Path(spec).is_dir() else datasets.load_dataset(spec)
+    except Exception as error:  # the library raises what it likes
+        raise Error(f"hf:{spec} cannot be loaded: {' '.join(str(error).split())}") from error
+    if isinstance(found, dict):
+        found = datasets.concatenate_datasets([found[split] for split in sorted(found)])
+    return read(found, size=size, name=f"hf:{spec}")
+
+
+def _pixels(images: Any, size: int | None, name: str) -> np.ndarray:
+    from PIL import Image
+
+    taken = []
+    for k, image in enumerate(images):
+        image = image if image.mode in ("L", "RGB") else image.convert("RGB")
+        if size is not None and image.size != (size, size):
+            image = image.resize((size, size), Image.Resampling.BILINEAR)
+        pixels = np.asarray(image)
+        taken.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
+        if taken[-1].shape != taken[0].shape:
+            raise Error(
+                f"{name}: picture {k} has shape {taken[-1].shape}, others {taken[0].shape}: have them "
+                "rescaled with size"
+            )
+    return np.ascontiguousarray(np.stack(taken))

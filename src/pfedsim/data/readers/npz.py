@@ -1,0 +1,136 @@
+"""Any `.npz` with x (of any shape: images, signals, tables), y, and perhaps client, domain, classes, mean
+and std."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from pfedsim.data.dataset import DataSet, suiting
+from pfedsim.errors import Error
+
+
+def read(path: Path, missing: str = "refuse", name: str | None = None) -> DataSet:
+    """The set in this file. uint8 counts as pixels; other numbers become float32. Without mean and std of
+    its own, each channel's (each column's, for a table) over the whole set. `missing`: "refuse" NaN, or
+    leave it to each client's own "mean"."""
+    arrays = arrays_in(path)
+    absent = [array for array in ("x", "y") if array not in arrays]
+    if absent:
+        raise Error(f"{path} has no array {absent[0]!r}; it has {', '.join(sorted(arrays)) or 'none'}")
+    x = samples_of(path, arrays["x"], missing)
+    y, classes = _labels(path, arrays["y"], arrays.get("classes"))
+    mean, std = _normal(path, x, arrays)
+    client = _column(path, arrays, "client", len(x))
+    domain = _column(path, arrays, "domain", len(x))
+    return DataSet(
+        name or path.stem,
+        x,
+        y,
+        classes,
+        mean,
+        std,
+        client,
+        domain,
+        suiting(tuple(x.shape[1:]), len(y), client),
+    )
+
+
+def arrays_in(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of a whole `.npz` file."""
+    if not path.is_file():
+        raise Error(f"there is no file {path}")
+    try:
+        with zipfile.ZipFile(path), np.load(path) as file:
+            return {name: file[name] for name in file.files}
+    except Exception as error:  # a damaged file makes zip, zlib, tokenize and numpy raise what they like
+        raise Error(f"{path} is not a whole .npz file: {' '.join(str(error).split())}") from error
+
+
+def samples_of(path: Path, x: np.ndarray, missing: str = "refuse") -> np.ndarray:
+    """Bytes as images with their channels first, other numbers as float32."""
+    if x.ndim < 2 or x.dtype.kind not in "uifb":
+        raise Error(f"{path}: x is {x.dtype} of shape {x.shape}; it must hold numbers, one sample per row")
+    if not len(x):
+        raise Error(f"{path} holds no sample")
+    if x.dtype == np.uint8:
+        if x.ndim == 3:  # grey images without a channel
+            x = x.reshape(len(x), 1, *x.shape[1:])
+        elif x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3):  # channels last
+            x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+        return x
+    x = x.astype(np.float32)
+    gone = np.isinf(x) if missing == "mean" else ~np.isfinite(x)
+    if gone.any():
+        raise Error(
+            f"{path}: x has {int(gone.sum())} {'infinite' if missing == 'mean' else 'missing or infinite'} "
+            "values; fill them in before"
+        )
+    return x
+
+
+def _labels(path: Path, y: np.ndarray, names: np.ndarray | None) -> tuple[np.ndarray, tuple[str, ...]]:
+    if y.ndim != 1:
+        raise Error(f"{path}: y has shape {y.shape}; it must be one label per sample")
+    if y.dtype.kind in "US":
+        words, y = np.unique(y.astype(str), return_inverse=True)
+        return y.astype(np.int64), tuple(words.tolist())
+    if y.dtype.kind not in "iub":
+        raise Error(f"{path}: y is {y.dtype}; labels are whole numbers from 0 or words")
+    if names is None and len(y) and int(y.max()) >= len(y):
+        raise Error(
+            f"{path}: y reaches {y.max()} for {len(y)} samples; labels are whole numbers from 0, without "
+            "gaps, or words"
+        )
+    if names is not None and (names.ndim != 1 or (len(y) and int(y.max()) >= len(names))):
+        raise Error(f"{path}: classes must be a list of names, one for each label from 0 to {y.max()}")
+    classes = (
+        tuple(map(str, names))
+        if names is not None
+        else tuple(str(c) for c in range(int(y.max()) + 1 if len(y) else 0))
+    )
+    return y.astype(np.int64), classes
+
+
+def _normal(
+    path: Path, x: np.ndarray, arrays: dict[str, np.ndarray]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    channels = x.shape[1]
+    if "mean" in arrays and "std" in arrays:
+        words = {arrays["mean"].dtype.kind, arrays["std"].dtype.kind} - set("iuf")
+        mean, std = (
+            np.zeros(0) if words else arrays[name].astype(float).reshape(-1) for name in ("mean", "std")
+        )
+        if (
+            len(mean) != channels
+            or len(std) != channels
+            or not (std > 0).all()
+            or not np.isfinite([mean, std]).all()
+        ):
+            raise Error(
+                f"{path}: mean and std must hold one number for each of the {channels} channels, std "
+                "above 0"
+            )
+    else:
+        others = (0, *range(2, x.ndim))
+        scale = 255.0 if x.dtype == np.uint8 else 1.0
+        gaps = x.dtype != np.uint8 and np.isnan(x).any()
+        of_mean, of_std = (np.nanmean, np.nanstd) if gaps else (np.mean, np.std)
+        mean, std = (np.asarray(of(x, axis=others, dtype=np.float64)) / scale for of in (of_mean, of_std))
+        if np.isnan(mean).any():
+            raise Error(f"{path}: channel {int(np.isnan(mean).argmax())} of x has no value at all")
+        std = np.where(std > 0, std, 1.0)  # a constant channel stays as it is
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def _column(path: Path, arrays: dict[str, np.ndarray], name: str, length: int) -> np.ndarray | None:
+    if name not in arrays or arrays[name].ndim == 0:
+        return None
+    if arrays[name].shape != (length,):
+        raise Error(
+            f"{path}: {name} has shape {arrays[name].shape}; it must hold one entry for each of the "
+            f"{length} samples"
+        )
+    return arrays[name]

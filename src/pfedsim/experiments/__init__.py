@@ -1,0 +1,1 @@
+"""Several runs under one question."""

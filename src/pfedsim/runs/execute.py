@@ -1,0 +1,427 @@
+"""Carries out a run: rounds, scores, files. The order of the lines is the order of events."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from torch import Tensor
+
+from pfedsim.core.rows import Pairs
+from pfedsim.core.scoring import Scores, model_of, score
+from pfedsim.core.server import Round, State, run_rounds
+from pfedsim.data.federation import ClientData, Federation
+from pfedsim.engines.dropouts import LATE, NEVER
+from pfedsim.errors import Error, Notice
+from pfedsim.methods import label
+from pfedsim.runs import manifest
+from pfedsim.runs.checkpoint import FOLDER, Saver
+from pfedsim.runs.config import Config
+from pfedsim.runs.durable import held
+from pfedsim.runs.reader import MAY_DIFFER, Run, Writer, has_begun, is_run_folder, stated
+from pfedsim.runs.resume import Stopped, stopped
+from pfedsim.runs.setup import Session, one_thread, prepare
+from pfedsim.runs.space import room
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a watcher is told after every round; accuracies are of the last scoring."""
+
+    method: str
+    round: int
+    rounds: int
+    loss: float
+    micro: float | None
+    mean: float | None
+    note: str = ""
+
+
+Watch = Callable[[Progress], None]
+
+
+def execute(
+    config: Config | None,
+    out: Path | None = None,
+    federation: Federation | None = None,
+    watch: Watch | None = None,
+    *,
+    resume: bool = False,
+    allow_drift: bool = False,
+    **place: Any,
+) -> Run:
+    """Runs what the configuration asks for and returns the finished run; `out` None: a folder that lives as
+    long as the result, and is not saved. `resume`: a stopped run in `out` goes on, and without a
+    configuration it goes on with its own; `place`: see `stopped`."""
+    watch = watch or (lambda _: None)
+    keep = None
+    if out is None:
+        keep = tempfile.TemporaryDirectory(prefix="pfedsim-")
+        out = Path(keep.name)
+    elif out.exists() and not out.is_dir():
+        raise Error(f"{out} is a file; choose another --out")
+    elif out.exists() and any(out.iterdir()) and not (resume and (has_begun(out) or is_run_folder(out))):
+        raise Error(f"{out} exists and is not empty; choose another --out")
+    with ExitStack() as stack:
+        stack.enter_context(one_thread())
+        if resume and (config is None or has_begun(out)):
+            stated(out)  # before anything is touched
+        began = resume and (out / "config.toml").is_file()
+        if began:
+            stack.enter_context(held(out))
+        finished = began and (out / "summary.json").is_file()
+        if not finished or config is not None:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", Notice)
+                if began:
+                    was = stopped(config, out, federation, allow_drift, **place)
+                else:
+                    assert config is not None
+                    was = Stopped(prepare(config, federation))
+                state = was.session.begin() if was.found is None else was.found.state
+        if not finished:
+            watch = stack.enter_context(tracked(was.session.config, out, watch))
+        if not began:  # what is refused leaves no folder behind
+            out.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(held(out))
+            if (out / "config.toml").is_file():
+                raise Error(f"{out} was taken by another process meanwhile; choose another --out")
+        if not finished:
+            was.notes.append(room(was.session, out))
+            execution = _Execution(
+                was,
+                out,
+                watch,
+                [str(w.message) for w in caught if w.category is Notice],
+                saves=keep is None,
+            )
+            try:
+                execution.carry_out(state)
+            finally:
+                execution.close()
+        shutil.rmtree(out / FOLDER, ignore_errors=True)
+    return Run(out, keep)
+
+
+@contextmanager
+def tracked(config: Config, out: Path, watch: Watch) -> Iterator[Watch]:
+    """A watcher that also tells the tracker, where one is asked for, what the folder says after every
+    round."""
+    if config.track is None:
+        yield watch
+        return
+    from pfedsim.track.follow import Follower
+
+    last = Progress("", 0, 0, float("nan"), None, None)
+    follower = Follower(config.track, config, out, lambda note: watch(replace(last, note=note)))
+
+    def both(now: Progress) -> None:
+        nonlocal last
+        last = now
+        watch(now)
+        follower.look()
+
+    try:
+        yield both
+    except BaseException:
+        follower.close(failed=True)
+        raise
+    follower.close(failed=False)
+
+
+class _Execution:
+    def __init__(self, was: Stopped, out: Path, watch: Watch, notices: list[str], saves: bool):
+        self._session, self._watch, self._notices, self._notes, self._drift = (
+            was.session,
+            watch,
+            notices,
+            was.notes,
+            was.drift,
+        )
+        record = was.found.record if was.found else {}
+        self._drifted_before = len(record.get("drift", []))
+        self._made_with = manifest.made_with(was.session)
+        self._writer = Writer(out, record.get("logs"), record.get("files"), flush=saves)
+        self._saver = Saver(out, self._writer.logs, was.found) if saves else None
+        self._last: Scores | None = None
+        self._counts = {
+            "down": 0,
+            "up": 0,
+            "times": 0,
+            "accepted": 0,
+            "unused": 0,
+            "absurd": 0,
+            **record.get("counts", {}),
+        }
+
+    def close(self) -> None:
+        """Leaves no worker behind; waits for the last save."""
+        self._session.engine.close()
+        try:
+            if self._saver:
+                self._saver.close()
+        finally:
+            self._writer.close()
+
+    def carry_out(self, state: State) -> None:
+        session, writer = self._session, self._writer
+        config, first = session.config, state.server.round
+        self._open(first)
+        for note in filter(None, [session.notice, *self._notes]):  # of this machine, so not in the events
+            self._tell(first, float("nan"), note)
+        for notice in [] if first else self._notices:
+            writer.line("events", {"event": "notice", "what": notice})
+            self._tell(0, float("nan"), notice)
+        clock = time.perf_counter()
+        declared = [len(split.train) for split in session.federation.partition.clients]
+        for round in run_rounds(
+            session.method, session.fed, session.kept, session.engine, session.schedule, state, declared
+        ):
+            state = round.state
+            training = sum(r.info["seconds"] for r in round.replies)
+            writer.line(
+                "timings",
+                {"round": state.server.round, "seconds": time.perf_counter() - clock, "training": training},
+            )
+            self._record(round)
+            every = config.score.every
+            if every and state.server.round % every == 0 and state.server.round < len(session.schedule):
+                self._score(state)
+            self._warn(round)
+            self._save(state)
+            if state.server.round < len(session.schedule):  # the last round's score follows
+                self._tell(state.server.round, _loss(round))
+            clock = time.perf_counter()
+        self._conclude(state)
+
+    def _open(self, first: int) -> None:
+        """What stands in the folder before the first round, or again before the rounds that are left."""
+        session, writer = self._session, self._writer
+        if not first:
+            writer.text("config.toml", tomli_w.dumps(session.config.plain()))
+        writer.text("partition.json", session.federation.partition.text())
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        before = manifest.stored(writer.path) if first else {}
+        again = [*before.get("resumed", []), {"after_round": first, "at": now}] if first else []
+        writer.json(
+            manifest.NAME, {"started": before.get("started", now), "resumed": again, **self._about()}
+        )
+        if first:
+            writer.line("timings", {"round": first, "resumed": True})
+        for what in self._drift[self._drifted_before :]:
+            writer.line("events", {"event": "drift", "round": first, "what": what})
+
+    def _about(self) -> dict[str, Any]:
+        """What a manifest says of the run beside its progress."""
+        config = self._session.config
+        whole = {name: digest for name, digest in self._writer.files.items() if name not in MAY_DIFFER}
+        return {
+            "made_with": self._made_with,
+            "digests": {
+                "config": config.digest(),
+                "data": config.digests.data,
+                "partition": config.digests.partition,
+            },
+            "place": {"data_dir": config.data_dir, "device": config.device},
+            "files": whole,
+        }
+
+    def _save(self, state: State) -> None:
+        if self._saver:
+            self._saver.save(state, {**self._about(), "counts": dict(self._counts), "drift": self._drift})
+
+    def _warn(self, round: Round) -> None:
+        """The first replies that could not be used are said on screen; all are in the events."""
+        self._counts["accepted"] += len(round.replies)
+        for event in round.events:
+            if event["event"] in (NEVER, LATE):  # as was asked for
+                continue
+            kind = "absurd" if event["event"] == "absurd" else "unused"
+            self._counts[kind] += 1
+            if self._counts[kind] <= 3:
+                why = event.get("why", event["event"])
+                self._tell(
+                    round.state.server.round,
+                    float("nan"),
+                    f"client {event['client']}, round {round.state.server.round}: {why}",
+                )
+
+    def _record(self, round: Round) -> None:
+        down = sum(d for d, _ in round.traffic.values())
+        up = sum(u for _, u in round.traffic.values())
+        for name, more in (("down", down), ("up", up), ("times", len(round.asked))):
+            self._counts[name] += more
+        for event in round.events:
+            self._writer.line("events", event)
+        number = round.state.server.round
+        clients = [r.client for r in round.replies]
+        self._writer.line(
+            "metrics",
+            {
+                "round": number,
+                "train_loss": _loss(round),
+                "clients": clients,
+                "bytes_down": down,
+                "bytes_up": up,
+            },
+        )
+
+    def _score(
+        self, state: State, *, finetune: int = 0, take: Callable[[int, Tensor], None] | None = None
+    ) -> Scores:
+        """Scores on the test parts and, where something is held back, on the validation parts; keeps the
+        similarities of that time."""
+        session, number = self._session, state.server.round
+        clock = time.perf_counter()
+        parts = ["test"] + ["validation"] * (
+            max(session.method.validation, session.fed.settings.validation) > 0
+        )
+        first: Scores | None = None
+        for split in parts:
+            scores = score(
+                session.method,
+                session.fed,
+                session.kept,
+                session.engine,
+                state,
+                finetune=finetune,
+                split=split,
+                take=take if split == "test" else None,
+            )
+            self._writer.scores(number, scores)
+            self._missed(number, scores)
+            first = first or scores
+        assert first is not None
+        self._writer.line(
+            "timings", {"round": number, "scoring": first.model, "seconds": time.perf_counter() - clock}
+        )
+        pairs = state.server.extra.get("similarity")
+        if isinstance(pairs, Pairs) and not finetune:
+            self._writer.similarity(number, pairs)
+        self._last = first if not finetune else self._last
+        return first
+
+    def _missed(self, number: int, scores: Scores) -> None:
+        """Who could not be scored, and what befell the workers meanwhile."""
+        for event in self._session.engine.events:
+            self._writer.line("events", {**event, "round": number})
+        self._session.engine.events.clear()
+        for one in scores.clients:
+            if one.absent:
+                what = {
+                    "event": "unscored",
+                    "round": number,
+                    "client": one.client,
+                    "model": scores.model,
+                    "why": one.absent,
+                }
+                self._writer.line("events", what)
+                self._tell(number, float("nan"), f"client {one.client} could not be scored: {one.absent}")
+
+    def _conclude(self, state: State) -> None:
+        session, writer = self._session, self._writer
+        config = session.config
+        counts = self._counts
+        if not counts["accepted"]:
+            if not counts["unused"]:
+                raise Error("no client answered in time in any round: dropouts are set so")
+            raise Error(
+                "no client's reply could be used in any round (events.jsonl says why); try a lower --lr"
+            )
+        if counts["unused"] > 3:
+            self._tell(
+                state.server.round,
+                float("nan"),
+                f"{counts['unused']} replies could not be used in all; events.jsonl names them",
+            )
+        data, clients = session.federation.data, session.fed.clients
+        models = writer.models(
+            self._base(state), session.fed.layout, data, config, clients, _fills(session)
+        )
+        served = self._score(state, take=models.add)
+        models.finish([one.client for one in served.clients if one.absent])
+        after = self._score(state, finetune=config.score.finetune) if config.score.finetune else None
+        strangers = self._unseen(state)
+        writer.predictions({"served": served} | ({"finetuned": after} if after else {}))
+        summary: dict[str, Any] = {
+            "method": label(session.method),
+            "data": session.federation.data.name,
+            "clients": session.fed.clients,
+            "rounds": state.server.round,
+            "seed": session.fed.settings.seed,
+            "served": served.summary(),
+            "finetuned": {"epochs": after.epochs, **after.summary()} if after else None,
+            **({"unseen": strangers} if strangers else {}),
+            "bytes_down_per_client_round": counts["down"] / counts["times"],
+            "bytes_up_per_client_round": counts["up"] / counts["times"],
+            "config_digest": config.digest(),
+            "models_digest": models.digest(),
+        }
+        if self._drift:
+            summary["drift"] = self._drift
+        writer.finish(summary)
+        self._tell(state.server.round, float("nan"))
+
+    def _base(self, state: State) -> tuple[int, Tensor]:
+        """The client whose model the others' are told apart from: one that never took part, where there is
+        one."""
+        session = self._session
+        for i in sorted(range(session.fed.clients), key=lambda i: i in state.memories):
+            theta = model_of(session.method, session.fed, session.kept, session.engine, state, i)
+            if theta is not None:
+                return i, theta
+        raise Error("no client's model can be had (events.jsonl says why)")
+
+    def _unseen(self, state: State) -> dict[str, Any]:
+        """The figures of the clients that never train: with what they are handed, and after local epochs of
+        their own."""
+        session = self._session
+        found: dict[str, Any] = {}
+        for epochs in (0, session.config.score.finetune or 0) if session.federation.unseen else ():
+            if epochs or not found:
+                scores = score(
+                    session.method,
+                    session.fed,
+                    session.kept,
+                    session.engine,
+                    state,
+                    finetune=epochs,
+                    unseen=session.federation.unseen,
+                )
+                self._writer.scores(state.server.round, scores)
+                self._missed(state.server.round, scores)
+                found |= {
+                    "clients": session.federation.unseen,
+                    scores.model: {"epochs": epochs, **scores.summary()},
+                }
+        return found
+
+    def _tell(self, number: int, loss: float, note: str = "") -> None:
+        micro, mean = (self._last.micro, self._last.mean()) if self._last else (None, None)
+        name = f"{label(self._session.method)}, seed {self._session.fed.settings.seed}"
+        self._watch(Progress(name, number, len(self._session.schedule), loss, micro, mean, note))
+
+
+def _fills(session: Session) -> dict[str, list[float]]:
+    """What stands for the missing cells of every client, where the data have some."""
+    samples, held_back = (
+        ClientData(session.federation),
+        max(session.method.validation, session.fed.settings.validation),
+    )
+    fills = {str(i): samples.fill(i, held_back) for i in range(session.fed.clients)}
+    return {i: fill.reshape(-1).tolist() for i, fill in fills.items() if fill is not None}
+
+
+def _loss(round: Round) -> float:
+    """Mean training loss of the round, by train samples."""
+    terms = [(r.weight, r.info["loss"]) for r in round.replies if "loss" in r.info]
+    return sum(w * loss for w, loss in terms) / sum(w for w, _ in terms) if terms else float("nan")

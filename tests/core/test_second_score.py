@@ -1,0 +1,130 @@
+"""The score after local epochs starts from what is handed out for training, not from the served model: by a
+plain torch loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import small
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pfedsim.core.rows import Rows
+from pfedsim.core.scoring import score
+from pfedsim.core.server import State, run_rounds
+from pfedsim.methods import parse
+from pfedsim.runs.setup import Session
+
+CLIENTS, EPOCHS = range(4), 3
+
+
+def finished(spec: str, **settings: Any) -> tuple[Session, State]:
+    """A short run through the real loop; with half the clients a round, client by client not the same
+    ones."""
+    s = small.session(parse(spec), **{"rounds": 6, "join": 0.5, "epochs": 2, **settings})
+    *_, last = run_rounds(s.method, s.fed, s.kept, s.engine, s.schedule, s.begin())
+    return s, last.state
+
+
+def tuned(s: Session, state: State) -> list[Tensor]:
+    found = score(s.method, s.fed, s.kept, s.engine, state, finetune=EPOCHS, models=True)
+    return [c.model for c in found.clients if c.model is not None]
+
+
+def own(s: Session, state: State, client: int, model: Tensor) -> Tensor:
+    """A model with this client's own entries of what stays at home."""
+    memory = state.memories.get(client)
+    mine = (
+        s.fed.initial
+        if memory is None or memory.kept is None
+        else s.fed.initial.masked_scatter(s.kept, memory.kept)
+    )
+    return torch.where(s.kept, mine, model)
+
+
+def by_sgd(s: Session, client: int, start: Tensor) -> Tensor:
+    """torch.optim.SGD on an ordinary module, over slices of the stored order; a batch of one is skipped."""
+    module = small.module(s, start).train()
+    optimiser = torch.optim.SGD(module.parameters(), lr=s.fed.settings.lr)
+    x, y = small.normal(s, client)
+    for _ in range(EPOCHS):
+        for k in range(0, len(y), s.fed.settings.batch):
+            if len(y[k : k + s.fed.settings.batch]) > 1:
+                optimiser.zero_grad()
+                F.cross_entropy(
+                    module(x[k : k + s.fed.settings.batch]), y[k : k + s.fed.settings.batch]
+                ).backward()
+                optimiser.step()
+    return small.flat(s, module)
+
+
+def mixed(s: Session, state: State, client: int) -> Tensor:
+    """pFedSim's hand-out written out: extractors by similarity with own weight 1, the classifier the
+    client's own."""
+    personal, weights = state.server.personal, {**state.server.extra["similarity"].row(client), client: 1.0}
+    assert isinstance(personal, Rows)
+    total = sum(w * personal[j].double() for j, w in weights.items()) / sum(weights.values())
+    assert isinstance(total, Tensor)
+    return torch.where(s.fed.layout.head, personal[client], total.float())
+
+
+@pytest.mark.parametrize("buffers", ["local", "shared"])
+def test_pfedsim_starts_from_its_fresh_mix_and_the_clients_own_statistics(buffers: str) -> None:
+    s, state = finished("pfedsim", buffers=buffers)
+    assert state.server.personal is not None
+    handed = s.method.send(s.fed, state.server, CLIENTS, "train")
+    served = s.method.send(s.fed, state.server, CLIENTS, "score")
+    apart = 0
+    for client, model in enumerate(tuned(s, state)):
+        start = own(s, state, client, handed[client].model)
+        torch.testing.assert_close(
+            start, own(s, state, client, mixed(s, state, client)), rtol=1e-6, atol=1e-6
+        )
+        torch.testing.assert_close(model, by_sgd(s, client, start), rtol=1e-5, atol=1e-6)
+        used = own(s, state, client, served[client].model)
+        if not torch.allclose(start, used, atol=1e-3):  # who met no one is handed its own
+            apart += 1
+            assert not torch.allclose(model, by_sgd(s, client, used), atol=1e-4)
+    assert apart >= 2
+
+
+@pytest.mark.parametrize("buffers", ["local", "shared"])
+def test_fedavg_starts_from_the_common_model(buffers: str) -> None:
+    s, state = finished("fedavg", buffers=buffers)
+    for client, model in enumerate(tuned(s, state)):
+        torch.testing.assert_close(
+            model, by_sgd(s, client, own(s, state, client, state.server.model)), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_local_only_goes_on_from_its_own_model() -> None:
+    s, state = finished("local")
+    for client, model in enumerate(tuned(s, state)):
+        torch.testing.assert_close(
+            model, by_sgd(s, client, own(s, state, client, s.fed.initial)), rtol=1e-5, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("spec", ["fedprox(mu=3)", "feddyn(alpha=0.5)", "perfedavg(alpha=0.3, beta=0.05)"])
+def test_methods_with_steps_of_their_own_get_the_same_plain_epochs(spec: str) -> None:
+    """No pull, no memory, no rate of the method's: plain steps at the run's lr from the common model."""
+    s, state = finished(spec)
+    for client, model in enumerate(tuned(s, state)):
+        torch.testing.assert_close(
+            model, by_sgd(s, client, own(s, state, client, state.server.model)), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_the_second_score_leaves_no_trace() -> None:
+    """Served scores and memories are the same before and after it."""
+    s, state = finished("pfedsim")
+    before = score(s.method, s.fed, s.kept, s.engine, state, models=True)
+    first, second = tuned(s, state), tuned(s, state)
+    after = score(s.method, s.fed, s.kept, s.engine, state, models=True)
+    assert all(a.equal(b) for a, b in zip(first, second, strict=True))
+    for a, b in zip(before.clients, after.clients, strict=True):
+        assert a.model is not None
+        assert b.model is not None
+        assert a.model.equal(b.model)

@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import small
+import torch
+from torch import Tensor
+
+from pfedsim.core.client import run_client
+from pfedsim.core.job import Job, Work
+from pfedsim.core.layout import Layout
+from pfedsim.core.method import Fed, Memory, Message, Method, Reply, ServerState
+from pfedsim.core.scoring import score
+from pfedsim.core.server import Round, run_rounds
+from pfedsim.errors import HookError
+from pfedsim.runs.setup import Session
+
+
+def rounds(s: Session) -> list[Round]:
+    return list(run_rounds(s.method, s.fed, s.kept, s.engine, s.schedule, s.begin()))
+
+
+def test_the_default_is_the_mean_of_what_the_clients_trained_by_train_samples() -> None:
+    s = small.session(rounds=1)
+    (only,) = rounds(s)
+    replies = [
+        run_client(small.site(s), Work(i, 0, Message("train", s.fed.initial), Memory(), "train"))[0]
+        for i in range(4)
+    ]
+    total = sum(w * r.model.double() for w, r in zip((20, 9, 33, 4), replies, strict=True)) / 66  # type: ignore[union-attr,misc]
+    torch.testing.assert_close(only.state.server.model, total.float(), equal_nan=True)
+    assert [r.client for r in only.replies] == [0, 1, 2, 3]
+    assert only.state.server.round == 1
+
+
+def test_replies_come_sorted_whatever_the_order_of_the_schedule() -> None:
+    s = small.session()
+    turned = replace(s, schedule=[list(reversed(sampled)) for sampled in s.schedule])
+    for a, b in zip(rounds(s), rounds(turned), strict=True):
+        assert a.state.server.model[~s.kept].equal(b.state.server.model[~s.kept])
+        assert [r.client for r in b.replies] == sorted(r.client for r in b.replies)
+
+
+def test_a_run_goes_on_from_any_state() -> None:
+    s = small.session(rounds=3)
+    whole = rounds(s)
+    rest = list(run_rounds(s.method, s.fed, s.kept, s.engine, s.schedule, whole[0].state))
+    assert len(rest) == 2
+    assert rest[-1].state.server.model[~s.kept].equal(whole[-1].state.server.model[~s.kept])
+
+
+# what travels
+
+
+@dataclass(frozen=True)
+class KeepsHead(Method):
+    """Keeps the classifier at home; sends two models more and a number."""
+
+    def keeps(self, layout: Layout) -> Tensor:
+        return layout.head
+
+    def send(self, fed: Fed, server: ServerState, clients: Sequence[int], task: str) -> dict[int, Message]:
+        more = {"two": torch.zeros(2, fed.layout.size), "number": torch.ones(1)}
+        return {i: Message(task, server.model, more) for i in clients}
+
+    def begin(self, job: Job) -> Any:
+        MESSAGES.append(job.message)
+        return super().begin(job)
+
+
+MESSAGES: list[Message] = []
+
+
+def test_bytes_are_those_of_what_is_not_kept() -> None:
+    s = small.session(KeepsHead(), rounds=1)
+    size, head, statistics = s.fed.layout.size, 8 * 3 + 3, 2 * 8
+    assert size == 6 * 8 + 8 + 2 * 8 + statistics + head
+    travels = size - head - statistics
+    (only,) = rounds(s)
+    assert only.traffic == dict.fromkeys(range(4), (4 * (3 * travels + 1), 4 * travels))
+    (shared,) = rounds(small.session(KeepsHead(), rounds=1, buffers="shared"))
+    assert shared.traffic[0][1] == 4 * (travels + statistics)
+
+
+def test_kept_entries_are_missing_from_messages_and_replies() -> None:
+    MESSAGES.clear()
+    s = small.session(KeepsHead())
+    kept = s.fed.layout.head | s.fed.layout.buffers
+    for round in rounds(s):
+        for reply in round.replies:
+            assert reply.model is not None
+            assert reply.model.isnan().equal(kept)
+    assert len(MESSAGES) == 8
+    for message in MESSAGES:
+        assert message.model.isnan().equal(kept)
+        assert message.extra["two"].isnan().equal(kept.expand(2, -1))
+        assert message.extra["number"].isfinite().all()
+
+
+def test_a_client_that_never_took_part_is_scored_with_its_initial_entries() -> None:
+    s = small.session(KeepsHead())
+    s = replace(s, schedule=[[0, 1], [1, 2]])
+    state = rounds(s)[-1].state
+    assert sorted(state.memories) == [0, 1, 2]
+    scores = score(s.method, s.fed, s.kept, s.engine, state, models=True)
+    absent = scores.clients[3].model
+    assert absent is not None
+    assert absent[s.kept].equal(s.fed.initial[s.kept])
+    assert absent[~s.kept].equal(state.server.model[~s.kept])
+    assert 0 <= scores.clients[3].metrics["accuracy"] <= 1
+    assert sorted(state.memories) == [0, 1, 2]  # nothing of a score is kept
+
+
+# bad replies
+
+
+@dataclass(frozen=True)
+class Spoiled(Method):
+    """Clients below `bad` reply with what must not be aggregated, from round `since` on."""
+
+    how: str = "nan"
+    bad: int = 2
+    since: int = 0
+
+    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
+        reply, memory = super().finish(job, ends)
+        memory = replace(memory, extra={"round": torch.tensor(float(job.round))})
+        if job.client >= self.bad or job.round < self.since:
+            return reply, memory
+        model = ends[-1].clone()
+        model[0] = float("nan")
+        spoiled = {
+            "nan": replace(reply, model=model),
+            "shape": replace(reply, model=model[:-1]),
+            "name": replace(reply, extra={"surprise": torch.zeros(1)}),
+            "none": replace(reply, model=None),
+            "weight": replace(reply, weight=0.0),
+        }
+        return spoiled[self.how], memory
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("nan", "hidden.weight"),
+        ("shape", "shape"),
+        ("name", "surprise"),
+        ("none", "model"),
+        ("weight", "weight is 0.0"),
+    ],
+)
+def test_a_bad_reply_is_left_out_named_and_its_client_does_not_advance(how: str, says: str) -> None:
+    s = small.session(Spoiled(how, since=1))
+    first, second = rounds(s)
+    assert first.events == ()
+    assert [(e["event"], e["round"], e["client"]) for e in second.events] == [
+        ("rejected", 1, 0),
+        ("rejected", 1, 1),
+    ]
+    assert all(says in e["why"] for e in second.events)
+    assert [r.client for r in second.replies] == [2, 3]
+    for client, last in enumerate((0, 0, 1, 1)):
+        assert float(second.state.memories[client].extra["round"]) == last
+    for client in (0, 1):
+        assert second.state.memories[client].kept is first.state.memories[client].kept
+    others = replace(small.session(Spoiled(bad=0)), schedule=[[0, 1, 2, 3], [2, 3]])
+    assert second.state.server.model[~s.kept].equal(rounds(others)[-1].state.server.model[~s.kept])
+
+
+def test_without_a_good_reply_the_server_keeps_its_bits() -> None:
+    s = small.session(Spoiled(bad=4))
+    start = s.begin().server
+    for number, round in enumerate(rounds(s)):
+        assert len(round.events) == 4
+        assert round.replies == ()
+        assert round.state.server.model[~s.kept].equal(start.model[~s.kept])
+        assert round.state.server.round == number + 1
+        assert not round.state.memories
+
+
+def test_training_that_diverges_is_rejected_and_can_still_be_scored() -> None:
+    s = small.session(lr=1e30, epochs=5)
+    last = rounds(s)[-1]
+    assert len(last.events) == 4
+    scores = score(s.method, s.fed, s.kept, s.engine, last.state)
+    assert all(torch.isfinite(torch.tensor(c.metrics["loss"])) for c in scores.clients)
+
+
+# waves
+
+
+@dataclass(frozen=True)
+class TwoWaves(Method):
+    """Asks all clients for a number before the first training."""
+
+    def plan(self, fed: Fed, server: ServerState, sampled: Sequence[int]) -> tuple[str, Sequence[int]]:
+        return ("train", sampled) if "mean" in server.extra else ("ask", range(fed.clients))
+
+    def aggregate(
+        self, fed: Fed, server: ServerState, task: str, replies: Sequence[Reply], rng: torch.Generator
+    ) -> ServerState:
+        if task == "ask":
+            return replace(server, extra={"mean": torch.stack([r.extra["n"] for r in replies]).mean(0)})
+        return super().aggregate(fed, server, task, replies, rng)
+
+    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
+        if job.message.task == "ask":
+            return job.reply(None, n=torch.tensor([float(len(job.labels))])), job.memory
+        return super().finish(job, ends)
+
+    def replies(self, fed: Fed, message: Message) -> dict[str, tuple[int, ...]]:
+        return {"n": (1,)} if message.task == "ask" else super().replies(fed, message)
+
+
+def test_a_wave_before_the_training_asks_whom_it_wants_and_does_not_end_the_round() -> None:
+    s = replace(small.session(TwoWaves()), schedule=[[0, 2], [1, 2]])
+    first, second = rounds(s)
+    assert float(first.state.server.extra["mean"]) == (20 + 9 + 33 + 4) / 4  # type: ignore[arg-type]
+    assert sorted(first.traffic) == [0, 1, 2, 3]
+    assert sorted(second.traffic) == [1, 2]
+    assert [r.state.server.round for r in (first, second)] == [1, 2]
+    plain = replace(small.session(), schedule=s.schedule)
+    assert second.state.server.model[~s.kept].equal(rounds(plain)[-1].state.server.model[~s.kept])
+
+
+def _breaks(*_: Any) -> Any:
+    raise KeyError("oops")
+
+
+@pytest.mark.parametrize("name", ["init", "plan", "send", "aggregate", "replies"])
+def test_a_failing_server_hook_is_named_with_its_round(name: str) -> None:
+    broken = dataclass(frozen=True)(type("Broken", (Method,), {name: _breaks}))()
+    where = "" if name == "init" else " in round 0"
+    with pytest.raises(HookError, match=rf"Broken\.{name} failed{where}: KeyError: 'oops'") as caught:
+        rounds(small.session(broken))
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+# guard, as the loop applies it
+
+
+@dataclass(frozen=True)
+class Strays(Method):
+    """Client 1's model goes astray in round 1; client 2 claims more samples than it has."""
+
+    far: float = 1e6
+    claims: float = 1.0
+
+    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
+        reply, memory = super().finish(job, ends)
+        if job.client == 1 and job.round == 1:
+            reply = replace(reply, model=ends[-1] * self.far)
+        return replace(reply, weight=reply.weight * self.claims) if job.client == 2 else reply, memory
+
+
+def test_an_absurd_step_is_named_or_left_out_as_was_asked() -> None:
+    off, warned, rejected = (
+        rounds(small.session(Strays(), guard=guard))[-1] for guard in ("off", "warn", "reject")
+    )
+    kept = small.session(Strays()).kept
+    assert off.events == ()
+    assert [(e["event"], e["client"]) for e in warned.events] == [("absurd", 1)]
+    assert "times the median of the round" in warned.events[0]["why"]
+    assert off.state.server.model[~kept].equal(warned.state.server.model[~kept])
+    assert [(e["event"], e["client"]) for e in rejected.events] == [("rejected", 1)]
+    assert [r.client for r in rejected.replies] == [0, 2, 3]
+    without = replace(small.session(Strays()), schedule=[[0, 1, 2, 3], [0, 2, 3]])
+    assert rejected.state.server.model[~kept].equal(rounds(without)[-1].state.server.model[~kept])
+
+
+def test_nobody_counts_for_more_samples_than_it_declared() -> None:
+    s = small.session(Strays(far=1.0, claims=1.5))
+    declared = [20, 9, 33, 4]
+    for round in run_rounds(s.method, s.fed, s.kept, s.engine, s.schedule, s.begin(), declared):
+        assert [(e["client"], e["why"]) for e in round.events] == [
+            (2, "its weight is 49.5, but the client declared 33 samples")
+        ]
+        assert [r.client for r in round.replies] == [0, 1, 3]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_client_whose_data_cannot_be_read_is_absent(workers: int) -> None:
+    from pfedsim.data.federation import ClientData
+    from pfedsim.engines.pool import Pool
+    from pfedsim.engines.serial import Serial
+
+    class Torn(ClientData):
+        def part(self, client: int, name: str, validation: float = 0.0) -> tuple[Tensor, Tensor]:
+            if client == 1:
+                raise OSError("the disk is torn")
+            return super().part(client, name, validation)
+
+    s = small.session()
+    torn = replace(small.site(s), samples=Torn(s.federation))
+    engine = Serial(torn) if workers == 1 else Pool(torn, workers)
+    found = rounds(replace(s, engine=engine))
+    for round in found:
+        assert [(e["event"], e["client"]) for e in round.events] == [("absent", 1)]
+        assert round.events[0]["why"] == "its train data cannot be read: OSError: the disk is torn"
+        assert 1 not in round.state.memories
+    others = replace(s, schedule=[[0, 2, 3]] * 2)
+    assert found[-1].state.server.model[~s.kept].equal(rounds(others)[-1].state.server.model[~s.kept])
+    scores = score(s.method, s.fed, s.kept, engine, found[-1].state)
+    engine.close()
+    assert [c.samples for c in scores.clients] == [10, 0, 10, 10]

@@ -148,7 +148,7 @@ def test_an_edited_method_is_not_served_from_an_old_run(tmp_path):
         ),
         (
             "    def aggregate(self, fed, server, task, replies, rng):\n        pass\n",
-            "Mine.aggregate failed in round 0: TypeError: it gave NoneType",
+            "Mine.aggregate failed in round 1: TypeError: it gave NoneType",
         ),
         (
             "    def plan(self, fed, server, sampled):\n        return 'stats', sampled\n",
@@ -156,7 +156,7 @@ def test_an_edited_method_is_not_served_from_an_old_run(tmp_path):
         ),
         (
             "    def send(self, fed, server, clients, task):\n        return {}\n",
-            "Mine.send failed in round 0",
+            "Mine.send failed in round 1",
         ),
         ("    def keeps(self, layout):\n        return None\n", "Mine.keeps failed"),
         (
@@ -250,4 +250,7 @@ def test_a_failing_hook_is_named_with_its_client(tmp_path):
         "run", "--method", "mine.py:Mine", *QUICK, "--join", "1", "--out", "mine", cwd=tmp_path, check=False
     )
     assert done.returncode == 2
-    assert "Mine.finish failed for client 2 in round 0: ValueError: no such thing" in done.stderr
+    assert (
+        "Mine.finish failed for client 2 in round 1 (mine.py, line 9): ValueError: no such thing"
+        in done.stderr
+    )

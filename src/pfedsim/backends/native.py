@@ -162,10 +162,7 @@ class NativeNet:
                 "the native backend was not built here; use backend = torch, or install pfedsim with a "
                 "C++17 compiler at hand"
             )
-        try:
-            chain = chain_of(module, tuple(shape), head)
-        except Unfit as why:
-            raise Error(f"this network cannot run natively: {why}; use backend = torch") from None
+        chain = chain_of(module, tuple(shape), head)
         self._library, self._layout, self._mean, self._std = library, layout, mean.cpu(), std.cpu()
         self._chain, self._head, self._last = chain, chain.head, len(chain.links)
         self._shape, self._width = tuple(shape), chain.links[chain.head].shape

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +14,15 @@ import torch
 
 from pfedsim import backends, models
 from pfedsim import data as datasets
-from pfedsim.core import seeds, server
+from pfedsim.core import seeds
 from pfedsim.core.client import hook
+from pfedsim.core.engine import Engine
 from pfedsim.core.job import Worker
 from pfedsim.core.layout import Layout, layout_of
-from pfedsim.core.method import Fed, Method
-from pfedsim.core.server import Engine
+from pfedsim.core.method import Fed, Method, ServerState
+from pfedsim.core.server import Coordinator, Observer, Round, run_rounds
+from pfedsim.core.settings import Settings
+from pfedsim.core.wire import Wire
 from pfedsim.data import partition as partitions
 from pfedsim.data.cache import Tell, quiet
 from pfedsim.data.dataset import DataSet
@@ -38,20 +41,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """One run in memory: what the loops take, and the resolved configuration."""
+    """One run in memory: the server's side, the worker that simulates its clients, and the resolved
+    configuration."""
 
     config: Config
     federation: Federation
-    method: Method
-    fed: Fed
-    kept: Tensor
-    engine: Engine
+    worker: Worker
+    side: Coordinator
     schedule: list[list[int]]
     notice: str
     """why a slower backend runs than the fastest, or nothing"""
 
-    def begin(self) -> server.State:
-        return server.begin(self.method, self.fed, self.kept)
+    @property
+    def method(self) -> Method:
+        return self.side.method
+
+    @property
+    def fed(self) -> Fed:
+        return self.side.fed
+
+    @property
+    def engine(self) -> Engine:
+        return self.side.engine
+
+    def begin(self) -> ServerState:
+        """The server before the first round."""
+        return self.side.begin()
+
+    def rounds(self, server: ServerState) -> Iterator[Round]:
+        """The rounds that are left."""
+        return run_rounds(self.side, self.schedule, server)
+
+    def observed(self, *observers: Observer) -> Session:
+        """The same run, with these told of every client's work and result."""
+        return replace(self, side=replace(self.side, observers=observers))
 
 
 def federate(
@@ -151,28 +174,41 @@ def prepare(config: Config, federation: Federation | None = None, method: Method
     config = config.model_copy(update={"digests": digests})
     over = (-1, *[1] * (len(data.shape) - 1))
     mean, std = torch.tensor(data.mean).reshape(over), torch.tensor(data.std).reshape(over)
-    backend, notice = backends.choose(config.backend, module, data.shape, config.head, device)
+    backend, net, notice = backends.make(
+        config.backend, module, layout, config.head, mean, std, data.shape, device
+    )
     config = config.model_copy(update={"backend": backend})
-    net = backends.make(backend, module, layout, config.head, mean, std, data.shape, device)
     fed = Fed(federation.clients - federation.unseen, len(data.classes), layout, net, initial, settings)
+    kept = _kept(method, layout, settings)
+    there = replace(fed, layout=layout.to(device), initial=initial.to(device))
+    worker = Worker(method, there, net, ClientData(federation), Wire(kept.to(device)), simulated=True)
+    declared = [len(split.train) for split in federation.partition.clients]
+    side = Coordinator(method, fed, Wire(kept), _engine(config, worker), declared)
+    plan = seeds.schedule(settings.seed, fed.clients, settings.join, settings.rounds)
+    return Session(config, federation, worker, side, plan, notice)
+
+
+def _kept(method: Method, layout: Layout, settings: Settings) -> Tensor:
+    """What never leaves a client: the method's entries and, with buffers = local, the norm statistics."""
     with hook(method, "keeps"):
         kept = method.keeps(layout)
         if getattr(kept, "shape", None) != layout.head.shape:
             raise TypeError(f"it gave {type(kept).__name__}, expected a mask of {layout.size} entries")
-    kept = kept | (layout.buffers & (settings.buffers == "local"))
-    there = Fed(fed.clients, fed.classes, layout.to(device), net, initial.to(device), settings)
-    site = Worker(method, there, net, ClientData(federation), kept.to(device))
+    return kept | (layout.buffers & (settings.buffers == "local"))
+
+
+def _engine(config: Config, worker: Worker) -> Engine:
+    """Where the clients work, as the configuration asks."""
     workers = config.workers or len(os.sched_getaffinity(0))
-    engine: Engine = Pool(site, workers) if workers > 1 and device.type == "cpu" else Serial(site)
-    if config.dropouts is not None:
-        strange = [
-            i for i in (*config.dropouts.never_clients, *config.dropouts.late_clients) if i >= fed.clients
-        ]
-        if strange:
-            raise Error(f"dropouts names client {strange[0]}: there are clients 0 to {fed.clients - 1}")
-        engine = Dropping(engine, config.dropouts, settings.seed)
-    plan = seeds.schedule(settings.seed, fed.clients, settings.join, settings.rounds)
-    return Session(config, federation, method, fed, kept, engine, plan, notice)
+    on_cpu = worker.net.device.type == "cpu"
+    engine: Engine = Pool(worker, workers) if workers > 1 and on_cpu else Serial(worker)
+    if config.dropouts is None:
+        return engine
+    named = (*config.dropouts.never_clients, *config.dropouts.late_clients)
+    strange = [i for i in named if i >= worker.fed.clients]
+    if strange:
+        raise Error(f"dropouts names client {strange[0]}: there are clients 0 to {worker.fed.clients - 1}")
+    return Dropping(engine, config.dropouts, worker.fed.settings.seed)
 
 
 def initial_model(

@@ -9,7 +9,7 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfedsim.data.dataset import Defaults
+from pfedsim.data.task import Defaults
 from pfedsim.errors import Error
 from pfedsim.runs.config import Config, assign, check, load
 

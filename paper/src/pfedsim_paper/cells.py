@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pfedsim.data.dataset import Defaults
+from pfedsim.data.task import Defaults
 from pfedsim.errors import Error
 from pfedsim.methods import label
 from pfedsim.runs import config as configs

@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 
+class Recipe(Protocol):
+    """How a network is made again."""
+
+    def open(self) -> Backend: ...
+
+
+class Reopened:
+    """Pickles as its recipe: what holds a network can go to another machine, where it is made again."""
+
+    recipe: Recipe | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.recipe is None:
+            raise TypeError(
+                f"this {type(self).__name__} was made without a recipe, so it cannot be pickled"
+            )
+        return _open, (self.recipe,)
+
+
+def _open(recipe: Recipe) -> Backend:
+    return recipe.open()
+
+
 class Backend(Protocol):
     """The verbs. Train-mode verbs take the norm statistics beside the model and return those that follow;
     eval-mode verbs use the statistics inside the vector."""
 
+    recipe: Recipe | None
     device: torch.device
     kernels: str
     """which native kernels run; "" where none do"""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pfedsim.backends.base import Reopened
 from pfedsim.backends.chain import STAGE, Link, Unfit, chain_of
 from pfedsim.backends.torch import normalised
 from pfedsim.core.layout import Layout
@@ -142,7 +143,7 @@ def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
 
 
-class NativeNet:
+class NativeNet(Reopened):
     """A network as functions of its flat vector."""
 
     def __init__(

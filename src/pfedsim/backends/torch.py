@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pfedsim.backends.base import Reopened
 from pfedsim.core.layout import Layout, norm_layers
 
 CHUNK = 256  # images in one eval-mode pass
 PIECE = 1 << 16  # entries of a step at a time: they stay in the cache
 
 
-class TorchNet:
+class TorchNet(Reopened):
     """A network as functions of its flat vector."""
 
     def __init__(

@@ -7,7 +7,8 @@ from pathlib import Path
 from pfedsim.data import catalogue, own
 from pfedsim.data.cache import Tell, quiet
 from pfedsim.data.catalogue import data_dir
-from pfedsim.data.dataset import DataSet, Defaults
+from pfedsim.data.dataset import DataSet
+from pfedsim.data.task import Defaults
 from pfedsim.errors import Error, nearest
 
 NAMES = tuple(catalogue.KNOWN)

@@ -1,4 +1,4 @@
-"""A labelled data set in memory, and what a federation of it looks like by default."""
+"""A labelled data set in memory."""
 
 from __future__ import annotations
 
@@ -8,36 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
+from pfedsim.data.task import Defaults, Task
 from pfedsim.errors import Error
-
-QUANTITY_ALPHA = 2.0
-
-
-@dataclass(frozen=True)
-class Defaults:
-    """What suits a data set where the user says nothing. None: the setting's own default."""
-
-    clients: int | None = 100
-    partition: str = "dirichlet"
-    alpha: float = 0.1
-    minimum: int = 40
-    join: float | None = 0.1
-    rounds: int = 200
-    model: str = "lenet5"
-
-    def alpha_of(self, partition: str) -> float:
-        """Sizes alone must not differ as much as labels may: with the labels' alpha most clients would have
-        next to nothing."""
-        return QUANTITY_ALPHA if partition == "quantity" else self.alpha
-
-
-def suiting(shape: tuple[int, ...], samples: int, client: np.ndarray | None = None) -> Defaults:
-    """What suits a set of the user's own: its clients where it names them, else as many as leave each about
-    sixty samples; a network for tables, signals or images."""
-    model = {1: "mlp", 2: "cnn1d"}.get(len(shape), "lenet5")
-    if client is not None:
-        return Defaults(clients=None, partition="given", minimum=2, join=None, model=model)
-    return Defaults(clients=max(2, min(100, samples // 60)), minimum=10, join=None, model=model)
 
 
 def moments(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -55,7 +27,7 @@ def moments(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
 @dataclass(frozen=True, eq=False)
 class DataSet:
     """Samples (uint8 pixels or float32 values), labels 0..C-1, and perhaps a client or domain for each
-    sample. A NaN is a missing cell: a client fills it in from its own train part (`federation.Samples`)."""
+    sample. A NaN is a missing cell: a client fills it in from its own train part (`federation.ClientData`)."""
 
     name: str
     x: np.ndarray
@@ -84,6 +56,21 @@ class DataSet:
     def shape(self) -> tuple[int, ...]:
         """One sample's shape, channels first."""
         return tuple(self.x.shape[1:])
+
+    @cached_property
+    def task(self) -> Task:
+        """What this set is about, apart from its samples."""
+        return Task(
+            self.name,
+            self.shape,
+            str(self.x.dtype),
+            self.classes,
+            self.mean,
+            self.std,
+            self.digest,
+            self.defaults,
+            self.columns,
+        )
 
     @cached_property
     def digest(self) -> str:

@@ -16,7 +16,7 @@ from pfedsim import backends, models, track
 from pfedsim.core.method import Method
 from pfedsim.core.settings import Dropouts, Settings, Training
 from pfedsim.data import partition as partitions
-from pfedsim.data.dataset import Defaults
+from pfedsim.data.task import Defaults
 from pfedsim.errors import Error, nearest
 from pfedsim.methods import METHODS, name_of, parse
 

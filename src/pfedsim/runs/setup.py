@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pfedsim import backends, models
 from pfedsim import data as datasets
 from pfedsim.core import seeds
 from pfedsim.core.client import hook
 from pfedsim.core.engine import Engine
 from pfedsim.core.job import Worker
-from pfedsim.core.layout import Layout, layout_of
+from pfedsim.core.layout import Layout
 from pfedsim.core.method import Fed, Method, ServerState
 from pfedsim.core.server import Coordinator, Observer, Round, run_rounds
 from pfedsim.core.settings import Settings
@@ -27,6 +26,7 @@ from pfedsim.data import partition as partitions
 from pfedsim.data.cache import Tell, quiet
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.federation import ClientData, Federation
+from pfedsim.data.task import Task
 from pfedsim.engines.dropouts import Dropping
 from pfedsim.engines.pool import Pool
 from pfedsim.engines.serial import Serial
@@ -34,9 +34,12 @@ from pfedsim.errors import Error
 from pfedsim.models import pretrained
 from pfedsim.plugin import source_digest
 from pfedsim.runs.config import Config, Digests
+from pfedsim.runs.network import Network
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
+
+    from pfedsim.backends.base import Backend
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +85,7 @@ def federate(
 ) -> Federation:
     """The data read (or given) and dealt; `dealt`: a partition's file to take in place of dealing; `tell`
     hears how far a long reading is."""
+    in_memory = data is not None
     data = data or datasets.read(config.data, config.data_dir, config.size, tell)
     _as_stated("data", config.digests.data, data.digest)
     defaults = data.defaults
@@ -125,7 +129,7 @@ def federate(
         ),
         *("minimum", "test", "partition_seed"),
     )
-    return Federation(data, partition, {word: getattr(config, word) for word in words})
+    return Federation(data, partition, {word: getattr(config, word) for word in words}, in_memory)
 
 
 def _as_stated(name: str, stated: str | None, found: str) -> None:
@@ -136,19 +140,49 @@ def _as_stated(name: str, stated: str | None, found: str) -> None:
         )
 
 
-def prepare(config: Config, federation: Federation | None = None, method: Method | None = None) -> Session:
-    """Everything but the rounds themselves; `method`: this very object in place of the one that the
-    configuration describes."""
-    federation = federation or federate(config)
-    stated = config.digests
-    config = config.resolved(federation.data.defaults, federation.clients)
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A run as far as it can be prepared by someone who holds no data."""
+
+    config: Config
+    """with nothing left open"""
+    task: Task
+    method: Method
+    fed: Fed
+    wire: Wire
+    net: Backend
+    notice: str
+
+    def worker(self, samples: ClientData, simulated: bool = False) -> Worker:
+        """Who trains and scores the clients of these samples."""
+        fed, device = self.fed, self.net.device
+        there = replace(fed, layout=fed.layout.to(device), initial=fed.initial.to(device))
+        return Worker(self.method, there, self.net, samples, Wire(self.wire.kept.to(device)), simulated)
+
+    def schedule(self) -> list[list[int]]:
+        """Who is asked to train in each round."""
+        settings = self.fed.settings
+        return seeds.schedule(settings.seed, self.fed.clients, settings.join, settings.rounds)
+
+
+def plan(config: Config, task: Task, clients: int, unseen: int = 0, method: Method | None = None) -> Plan:
+    """Everything that is known without a sample. `clients`: all of them, those that never train included;
+    `method`: this very object in place of the one that the configuration describes."""
+    config = config.resolved(task.defaults, clients)
     method = method or config.method_made()
-    device = _device(config.device)
-    data, settings = federation.data, config.settings()
+    settings = config.settings()
     assert config.model is not None
-    module, layout, initial = initial_model(
-        config.model, config.head, data.shape, len(data.classes), settings.seed
+    network = Network(
+        config.model,
+        config.head,
+        task.shape,
+        len(task.classes),
+        task.mean,
+        task.std,
+        config.backend,
+        config.device,
     )
+    module, layout, initial = network.build(settings.seed)
     weights = None
     if config.pretrained is not None:
         file = pretrained.find(
@@ -156,36 +190,46 @@ def prepare(config: Config, federation: Federation | None = None, method: Method
         )
         initial = pretrained.into(layout, initial, pretrained.load(file), file)
         weights = hashlib.sha256(initial[~layout.head].numpy().tobytes()).hexdigest()
-    digests = Digests(
-        data=federation.data.digest,
-        partition=federation.partition.digest,
-        method=source_digest(type(method)),
-        model=source_digest(type(module)),
-        pretrained=weights,
+    digests = config.digests.model_copy(
+        update={
+            "data": task.digest,
+            "method": source_digest(type(method)),
+            "model": source_digest(type(module)),
+            "pretrained": weights,
+        }
     )
+    _unchanged(config.digests, digests)
+    backend, net, notice = network.on_backend(module, layout)
+    config = config.model_copy(update={"digests": digests, "backend": backend})
+    fed = Fed(clients - unseen, len(task.classes), layout, net, initial, settings)
+    return Plan(config, task, method, fed, Wire(_kept(method, layout, settings)), net, notice)
+
+
+def _unchanged(stated: Digests, found: Digests) -> None:
+    """Refuses other data, sources or weights than the configuration names."""
+    _as_stated("data", stated.data, found.data or "")
     for name in ("method", "model", "pretrained"):
-        if getattr(stated, name) not in (None, getattr(digests, name)):
+        if getattr(stated, name) not in (None, getattr(found, name)):
             what = (
                 "these weights are others"
                 if name == "pretrained"
                 else f"the source of this {name} has changed"
             )
             raise Error(f"digests.{name}: {what}, so the run would not be the same one")
-    config = config.model_copy(update={"digests": digests})
-    over = (-1, *[1] * (len(data.shape) - 1))
-    mean, std = torch.tensor(data.mean).reshape(over), torch.tensor(data.std).reshape(over)
-    backend, net, notice = backends.make(
-        config.backend, module, layout, config.head, mean, std, data.shape, device
-    )
-    config = config.model_copy(update={"backend": backend})
-    fed = Fed(federation.clients - federation.unseen, len(data.classes), layout, net, initial, settings)
-    kept = _kept(method, layout, settings)
-    there = replace(fed, layout=layout.to(device), initial=initial.to(device))
-    worker = Worker(method, there, net, ClientData(federation), Wire(kept.to(device)), simulated=True)
+
+
+def prepare(config: Config, federation: Federation | None = None, method: Method | None = None) -> Session:
+    """Everything but the rounds themselves; `method`: this very object in place of the one that the
+    configuration describes."""
+    federation = federation or federate(config)
+    dealt = config.digests.model_copy(update={"partition": federation.partition.digest})
+    config = config.model_copy(update={"digests": dealt})
+    planned = plan(config, federation.data.task, federation.clients, federation.unseen, method)
+    worker = planned.worker(ClientData(federation), simulated=True)
     declared = [len(split.train) for split in federation.partition.clients]
-    side = Coordinator(method, fed, Wire(kept), _engine(config, worker), declared)
-    plan = seeds.schedule(settings.seed, fed.clients, settings.join, settings.rounds)
-    return Session(config, federation, worker, side, plan, notice)
+    engine = _engine(planned.config, worker)
+    side = Coordinator(planned.method, planned.fed, planned.wire, engine, declared)
+    return Session(planned.config, federation, worker, side, planned.schedule(), planned.notice)
 
 
 def _kept(method: Method, layout: Layout, settings: Settings) -> Tensor:
@@ -209,26 +253,6 @@ def _engine(config: Config, worker: Worker) -> Engine:
     if strange:
         raise Error(f"dropouts names client {strange[0]}: there are clients 0 to {worker.fed.clients - 1}")
     return Dropping(engine, config.dropouts, worker.fed.settings.seed)
-
-
-def initial_model(
-    name: str, head: str, shape: tuple[int, ...], classes: int, seed: int
-) -> tuple[nn.Module, Layout, Tensor]:
-    """The network, its layout and the vector that every client starts from."""
-    with seeds.torch_seeded(seed, "model"):
-        module = models.build(name, shape, classes)
-    layout = layout_of(module, head)
-    state = module.state_dict()
-    return module, layout, layout.flat({k: state[k] for k in layout.names})
-
-
-def _device(name: str) -> torch.device:
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise Error(
-            f"device {name!r}: torch finds {torch.cuda.device_count()} CUDA devices here; use --device cpu"
-        )
-    return device
 
 
 @contextmanager

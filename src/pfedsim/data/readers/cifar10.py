@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pfedsim.data.dataset import DataSet, Defaults
+from pfedsim.data.dataset import DataSet
+from pfedsim.data.task import Defaults
 from pfedsim.errors import Error
 
 FOLDER = "cifar-10-batches-bin"

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from pfedsim.cli import Interrupted, Terminated, data
 from pfedsim.cli.models import export, predict
-from pfedsim.cli.options import listed, numbers, with_settings
+from pfedsim.cli.options import Grouped, listed, numbers, with_settings
 from pfedsim.cli.progress import reading, screen, watching
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS
@@ -62,7 +62,7 @@ def _main(
         raise typer.Exit
 
 
-@app.command()
+@app.command(cls=Grouped)
 @with_settings()
 def run(
     config: Config,
@@ -151,14 +151,19 @@ def _stoppable(then: Callable[[], str]) -> Iterator[None]:
         raise Terminated(then()) from None
 
 
-@app.command()
+@app.command(cls=Grouped)
 @with_settings("method", "seed")
 def compare(
     config: Config,
     methods: Annotated[
-        str, typer.Option("--methods", help="all, or methods separated by commas")
+        str,
+        typer.Option(
+            "--methods", help="all, or methods separated by commas", rich_help_panel="Method and model"
+        ),
     ] = "local,fedavg,pfedsim",
-    seeds: Annotated[str, typer.Option("--seeds", help="seeds, separated by commas")] = "42",
+    seeds: Annotated[
+        str, typer.Option("--seeds", help="seeds: 42,43 or 42-44", rich_help_panel="Training")
+    ] = "42",
     out: Out = None,
     fresh: Fresh = False,
     quiet: Quiet = False,

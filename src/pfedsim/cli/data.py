@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from pfedsim import data as datasets
-from pfedsim.cli.options import with_settings
+from pfedsim.cli.options import Grouped, with_settings
 from pfedsim.cli.progress import reading, screen
 from pfedsim.data import catalogue, own
 from pfedsim.data.fetch import sources
@@ -166,7 +166,7 @@ def add(
     console.print(f"{name}: {what}; pfedsim run --data {name}", highlight=False, soft_wrap=True)
 
 
-@app.command()
+@app.command(cls=Grouped)
 @with_settings(*(set(Config.model_fields) - DEALT), file=False)
 def show(
     config: Config,

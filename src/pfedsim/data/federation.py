@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +44,20 @@ class Federation:
 
     def __repr__(self) -> str:
         return f"Federation({self.data.name}, {len(self.data.y)} samples, {self.clients} clients)"
+
+    def _repr_html_(self) -> str:
+        """How notebooks show it: who holds how many samples of which class, at most twenty clients."""
+        head = "".join(
+            f"<th>{escape(c)}</th>" for c in ("client", "train", "test", *self.data.classes[:20])
+        )
+        rows = ""
+        for i, counts in enumerate(self.label_counts()[:20]):
+            split = self.partition.clients[i]
+            cells = (escape(self.names[i]), len(split.train), len(split.test), *counts[:20])
+            rows += f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+        more = ", the first 20 shown" if self.clients > 20 or len(self.data.classes) > 20 else ""
+        caption = f"{escape(repr(self))}, {len(self.data.classes)} classes{more}"
+        return f"<table><caption>{caption}</caption><tr>{head}</tr>{rows}</table>"
 
     def label_counts(self) -> np.ndarray:
         """(client, class) number of samples, train and test together."""

@@ -23,6 +23,7 @@ _HOMES = {
     "Federation": "pfedsim.data.federation",
     "Run": "pfedsim.runs.reader",
     "ClientModel": "pfedsim.export.client_model",
+    "check": "pfedsim.dev.conformance",
     "federate": "pfedsim.api",
     "load": "pfedsim.export.read",
     "train": "pfedsim.api",
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from pfedsim.core.rows import Pairs as Pairs
     from pfedsim.core.rows import Rows as Rows
     from pfedsim.data.federation import Federation as Federation
+    from pfedsim.dev.conformance import check as check
     from pfedsim.errors import Error as Error
     from pfedsim.errors import HookError as HookError
     from pfedsim.export.client_model import ClientModel as ClientModel
@@ -62,3 +64,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'pfedsim' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,26 @@ from pfedsim.core.method import Method
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.federation import Federation
 from pfedsim.errors import Error
-from pfedsim.methods import settings_of
+from pfedsim.methods import METHODS, settings_of
 from pfedsim.runs import config as configs
 from pfedsim.runs.execute import Watch, execute
 from pfedsim.runs.reader import Run
 from pfedsim.runs.setup import federate as deal
+from pfedsim.runs.unused import refuse_unused
 
 
-def federate(data: str | DataSet = "digits", **settings: Any) -> Federation:
+def federate(data: str | Path | DataSet = "digits", **settings: Any) -> Federation:
     """The clients of a data set, by its name or file, or itself; `settings` as on the command line:
     clients, alpha, partition, minimum, test, partition_seed, ..."""
-    if isinstance(data, DataSet):
-        return deal(configs.check({"data": data.name, **settings}), data=data)
-    return deal(configs.check({"data": data, **settings}))
+    if not isinstance(data, (str, Path, DataSet)):
+        raise Error(
+            f"federate takes the name of a data set, a file or a pfedsim.data.DataSet, not {_short(data)}; "
+            "save arrays with numpy.savez('mine.npz', x=x, y=y) and give that file"
+        )
+    given = _nested(settings)
+    config = configs.check({"data": data.name if isinstance(data, DataSet) else str(data), **given})
+    refuse_unused(given, config)
+    return deal(config, data=data if isinstance(data, DataSet) else None)
 
 
 def train(
@@ -33,28 +41,81 @@ def train(
     **settings: Any,
 ) -> Run:
     """Runs `method` on the federation; `settings` as on the command line: rounds, join, epochs, lr, seed,
-    ... Without `out` the run's folder lives as long as the result; with `resume` a run that was stopped in
-    `out` goes on."""
+    ..., and those with a dot as a dictionary: `**{"score.finetune": 0}`. Without `out` the run's folder
+    lives as long as the result; with `resume` a run that was stopped in `out` goes on."""
     if not isinstance(federation, Federation):
-        raise Error(
-            f"train needs a federation, as federate({federation!r}) gives, not {type(federation).__name__}"
-        )
-    for word in federation.asked.keys() & settings.keys():
+        raise Error(f"train needs the federation that federate(...) returns, not {_short(federation)}")
+    given = _nested(settings)
+    _as_dealt(federation, given)
+    if "model" in given:
+        given["model"] = _model(given["model"])
+    words = {**federation.asked, **given, **_method(method)}
+    config = configs.check(words)
+    refuse_unused(given, config)
+    place = None if out is None else Path(out)
+    return execute(config, place, federation, watch, resume=resume and out is not None)
+
+
+def _as_dealt(federation: Federation, given: Mapping[str, Any]) -> None:
+    """Refuses a setting that contradicts how the federation was dealt."""
+    for word in federation.asked.keys() & given.keys():
         default = federation.clients if word == "clients" else getattr(federation.data.defaults, word, None)
         dealt = default if federation.asked[word] is None else federation.asked[word]
-        if settings[word] not in (None, dealt):
+        if given[word] not in (None, dealt):
             raise Error(
-                f"{word} = {settings[word]!r}: this federation was dealt with {dealt!r}; another one is "
+                f"{word} = {given[word]!r}: this federation was dealt with {dealt!r}; another one is "
                 f"made by federate({word}=...)"
             )
-    words = {**federation.asked, **settings}
-    words |= settings_of(method) if isinstance(method, Method) else {"method": method}
-    if isinstance(words.get("model"), type):
-        words["model"] = f"{words['model'].__module__}:{words['model'].__qualname__}"
-    return execute(
-        configs.check(words),
-        None if out is None else Path(out),
-        federation,
-        watch,
-        resume=resume and out is not None,
-    )
+
+
+def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with those of a dotted name (`score.finetune`) in their tables."""
+    tables = {name: dict(v) if isinstance(v, Mapping) else v for name, v in settings.items()}
+    values = {name: value for name, value in tables.items() if "." not in name}
+    for name in tables.keys() - values.keys():
+        configs.assign(values, name, tables[name])
+    return values
+
+
+def _method(method: str | Method) -> dict[str, Any]:
+    """The settings that describe this method."""
+    if isinstance(method, str):
+        return {"method": method}
+    if isinstance(method, type):
+        raise Error(
+            f"train takes a method object or name, not the class {method.__name__}: write {method.__name__}()"
+        )
+    if not isinstance(method, Method):
+        raise Error(f"train takes the name of a method or a pfedsim.Method object, not {_short(method)}")
+    if type(method) not in METHODS.values():
+        _importable(type(method))
+    return settings_of(method)
+
+
+def _model(model: Any) -> str | None:
+    """The name of a network that was given by its name or class."""
+    if model is None or isinstance(model, str):
+        return model
+    if not isinstance(model, type):
+        raise Error(
+            f"model takes a name such as lenet5 or a class, not {_short(model)}: give the class itself; it is "
+            "made with the arguments shape and classes"
+        )
+    _importable(model)
+    return f"{model.__module__}:{model.__qualname__}"
+
+
+def _importable(kind: type[Any]) -> None:
+    """Refuses a class that whoever reads the run's folder could not import."""
+    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+        where = "a script or notebook" if kind.__module__ == "__main__" else "a function"
+        raise Error(
+            f"{kind.__name__} is defined in {where}, where nobody who reads the run can import it: put it in a "
+            f"file, say mine.py, and name it 'mine.py:{kind.__name__}' or import it from there"
+        )
+
+
+def _short(value: Any) -> str:
+    """What an object is, without its contents."""
+    shape = getattr(value, "shape", None)
+    return f"{type(value).__name__}" + (f" of shape {tuple(shape)}" if isinstance(shape, tuple) else "")

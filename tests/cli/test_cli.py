@@ -39,6 +39,11 @@ def pfedsim(*arguments, cwd=None, check=True):
         (["--partition", "dirichelt"], "did you mean 'dirichlet'?"),
         (["--model", "lenet"], "did you mean 'lenet5'?"),
         (["--device", "gpu"], "device = 'gpu'"),
+        (["--method", "fedavg", "--set", "pfedsim.rho=0.1"], "pfedsim.rho = 0.1 has no effect on"),
+        (["--partition", "mine.json", "--alpha", "0.5"], "alpha = '0.5' has no effect beside"),
+        (["--classes-each", "3"], "classes_each = '3' has no effect beside the data set's own"),
+        (["--partition", "iid", "--set", "alpha=0.5"], "alpha = 0.5 has no effect beside"),
+        (["--device", "cuda", "--workers", "3"], "workers = '3' has no effect beside the device 'cuda'"),
     ],
 )
 def test_wrong_words_get_one_sentence_without_torch(tmp_path, arguments, says):
@@ -105,6 +110,21 @@ def test_run_show_and_run_again(tmp_path):
         assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
     pfedsim("run", "--method", "fedavg", *QUICK, "--out", "first", "--fresh", "--quiet", cwd=tmp_path)
     assert json.loads((tmp_path / "first" / "summary.json").read_text())["method"] == "FedAvg"
+
+
+def test_a_finished_runs_file_may_hold_more_than_its_run_needs(tmp_path):
+    """config.toml always states alpha and classes_each; a table of another method may stand beside them."""
+    words = ["--method", "fedavg", *QUICK, "--partition", "iid"]
+    pfedsim("run", *words, "--out", "first", "--quiet", cwd=tmp_path)
+    config = tmp_path / "first" / "config.toml"
+    assert "alpha" in config.read_text()
+    (tmp_path / "mine.toml").write_text(config.read_text() + "\n[pfedsim]\nrho = 0.25\n")
+    pfedsim("run", "mine.toml", "--out", "second", "--quiet", cwd=tmp_path)
+    models = [
+        json.loads((tmp_path / p / "summary.json").read_text())["models_digest"]
+        for p in ("first", "second")
+    ]
+    assert models[0] == models[1]
 
 
 def test_fresh_deletes_nothing_that_is_not_ours(tmp_path):

@@ -14,9 +14,10 @@ from typer.core import TyperCommand
 
 from pfedsim.data import check_name
 from pfedsim.errors import Error
-from pfedsim.methods import literal
+from pfedsim.methods import METHODS, literal
 from pfedsim.runs import config as configs
 from pfedsim.runs.config import TABLES, Config
+from pfedsim.runs.unused import refuse_unused
 
 GROUPS = {
     "Method and model": ("method", "model", "pretrained", "head"),
@@ -172,12 +173,13 @@ def _keys_of_set() -> list[tuple[str, str]]:
 
 def _gathered(file: Path | None, settings: dict[str, Any], assignments: list[str]) -> Config:
     """The file's settings, the options over them, --set over both."""
-    values = configs.load(file) if file else {}
-    for name, value in settings.items():
-        if value is not None:
-            values[name] = value
-    assigned(values, assignments)
+    options = {name: value for name, value in settings.items() if value is not None}
+    values = assigned({**(configs.load(file) if file else {}), **options}, assignments)
     config = configs.check(values)
+    given = assigned(dict(options), assignments)
+    if "method" not in settings:  # several methods will run, each with its own table
+        given = {name: value for name, value in given.items() if name not in METHODS}
+    refuse_unused(given, config)
     check_name(config.data, config.data_dir)
     return config
 

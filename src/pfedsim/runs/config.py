@@ -213,7 +213,7 @@ def check(values: Mapping[str, Any]) -> Config:
             "[pfedsim]"
         )
     given = str(content.get("method", Config.model_fields["method"].default))
-    mine = given.partition("(")[0].rpartition(":")[2].strip().lower()
+    mine = table_of(given)
     content["options"] = {
         name: content.pop(name)
         for name in list(content)
@@ -245,6 +245,12 @@ def check(values: Mapping[str, Any]) -> Config:
             parse(name, {name: options})
     config.method_made()
     return config
+
+
+def table_of(method: str) -> str:
+    """The name of the table with the options of this method."""
+    name = method.partition("(")[0].strip()
+    return name.partition(":")[0] if name.partition(":")[0] in METHODS else name.rpartition(":")[2].lower()
 
 
 def _sentence(error: ValidationError) -> str:

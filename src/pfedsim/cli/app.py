@@ -341,13 +341,13 @@ def check(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Notice)
         results = carry_out(made)
+    failures: dict[str, list[str]] = {}
     for result in results:
-        console.print(
-            f"{'FAILED' if result.why else 'passed'}  {result.name}"
-            + (f": {result.why}" if result.why else ""),
-            highlight=False,
-            markup=False,
-        )
+        failures.setdefault(result.why, []).append(result.name)
+    for name in failures.pop("", []):
+        console.print(f"passed  {name}", highlight=False)
+    for why, names in failures.items():
+        console.print(f"FAILED  {', '.join(names)}: {why}", highlight=False, soft_wrap=True)
     failed = sum(bool(result.why) for result in results)
     console.print(f"{len(results) - failed} of {len(results)} checks passed", highlight=False)
     raise typer.Exit(1 if failed else 0)

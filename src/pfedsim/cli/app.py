@@ -19,7 +19,7 @@ from rich.table import Table
 from pfedsim.cli import Interrupted, Terminated, data
 from pfedsim.cli.models import export, predict
 from pfedsim.cli.options import Grouped, listed, numbers, with_settings
-from pfedsim.cli.progress import reading, screen, watching
+from pfedsim.cli.progress import reading, say_data, screen, watching
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS
 from pfedsim.runs.config import Config
@@ -125,6 +125,7 @@ def _carry_out(config: Config | None, place: Path, quiet: bool, as_json: bool, *
         if config is not None and not how.get("resume"):  # a run that goes on has its own partition
             with reading(console, quiet or as_json) as tell:
                 federation = federate(config, tell=tell)
+            say_data(console, config.data, federation.data, quiet or as_json)
         with watching(console, quiet or as_json) as watch:
             result = execute(config, place, federation, watch, **how)
     if as_json:
@@ -193,6 +194,7 @@ def compare(
     with _stoppable(lambda: "; the same command goes on"):
         with reading(console, quiet or as_json) as tell:
             federation = federate(config, tell=tell)
+        say_data(console, config.data, federation.data, quiet or as_json)
         with watching(console, quiet or as_json) as watch:
             result = carry_out(config, specs, asked_seeds, place, watch, federation)
     files = write_all(result, place) + comparison_figures(result, place / "figures")

@@ -11,6 +11,8 @@ import numpy as np
 from pfedsim.data.task import Defaults, Task
 from pfedsim.errors import Error
 
+PICTURE = 8  # a signal of so many channels and steps could be a picture
+
 
 def moments(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and deviation of each channel of pixels, brought to 0..1; exact, and a few samples at a time."""
@@ -56,6 +58,20 @@ class DataSet:
     def shape(self) -> tuple[int, ...]:
         """One sample's shape, channels first."""
         return tuple(self.x.shape[1:])
+
+    def described(self) -> str:
+        """How the samples were read: tables, signals or pictures, by the shape of one, and how to have numbers
+        that could be pictures read as such."""
+        count, sides = f"{len(self.y):,}", " x ".join(map(str, self.shape))
+        kinds = {1: f"rows of {sides} numbers", 3: f"pictures of {sides} (channels x height x width)"}
+        if len(self.shape) == 2:
+            kinds[2] = f"signals of {self.shape[0]} channels x {self.shape[1]} steps"
+        text = f"{count} {kinds.get(len(self.shape), f'samples of {sides}')}, {len(self.classes)} classes"
+        if self.client is not None:
+            text += f", {len(np.unique(self.client))} clients"
+        if len(self.shape) == 2 and min(self.shape) >= PICTURE:
+            text += f" (if they are grey pictures, save x with the shape {(len(self.y), 1, *self.shape)})"
+        return text
 
     @cached_property
     def task(self) -> Task:

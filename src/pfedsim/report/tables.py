@@ -233,7 +233,9 @@ def run_table(runs: Sequence[Run]) -> Table:
         "tuned:\nall samples",
         "tuned:\nclient mean",
     ):
-        table.add_column(heading, justify="left" if heading in ("run", "method") else "right")
+        table.add_column(
+            heading, justify="left" if heading in ("run", "method") else "right", overflow="fold"
+        )
     for run in runs:
         served, after = run.summary["served"], run.summary["finetuned"] or {}
         cells = (served["micro"], served["mean"], after.get("micro"), after.get("mean"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from torch import nn
 
 import pfedsim
 from pfedsim import Error, Federation, Pairs
+from pfedsim.methods import parse
 from pfedsim.runs.reader import Run
 
 QUICK: dict[str, Any] = {"rounds": 1, "epochs": 1, "join": 1.0, "workers": 1}
@@ -22,7 +24,7 @@ QUICK: dict[str, Any] = {"rounds": 1, "epochs": 1, "join": 1.0, "workers": 1}
 
 def test_dir_lists_the_public_names() -> None:
     assert set(pfedsim.__all__) <= set(dir(pfedsim))
-    assert {"federate", "train", "check", "Method"} <= set(dir(pfedsim))
+    assert {"federate", "train", "compare", "check", "Method"} <= set(dir(pfedsim))
 
 
 def test_a_setting_with_a_dot_works_as_on_the_command_line() -> None:
@@ -88,10 +90,56 @@ def test_a_class_of_a_function_is_refused() -> None:
         pfedsim.train(table(), "fedavg", model=Mine, **QUICK)
 
 
-def test_check_can_be_called() -> None:
-    from pfedsim.dev.conformance import check
+def test_check_takes_names_and_objects() -> None:
+    results = pfedsim.check("fedavg")
+    assert len(results) > 5
+    assert [result.why for result in results] == [""] * len(results)
+    assert [result.name for result in pfedsim.check(parse("fedavg"))] == [result.name for result in results]
+    wrong: Any = 3
+    with pytest.raises(Error, match=r"a pfedsim\.Method object, not int"):
+        pfedsim.check(wrong)
 
-    assert pfedsim.check is check
+
+def test_compare_runs_names_and_objects_on_one_federation(tmp_path: Path) -> None:
+    methods = ["fedavg", parse("pfedsim(rho=0.3)"), parse("fedprox(mu=0.1)")]
+    quick = QUICK | {"rounds": 2}
+    result = pfedsim.compare(table(), methods, range(7, 9), tmp_path / "out", model="small:Net", **quick)
+    assert result.methods == ["Local-Only", "FedAvg", "pFedSim(rho=0.3)", "FedProx(mu=0.1)"]
+    assert result.seeds == (7, 8)
+    alone = pfedsim.train(table(), "fedprox", seed=8, model="small:Net", **{"fedprox.mu": 0.1}, **quick)
+    assert result.runs["FedProx(mu=0.1)"][8].summary == alone.summary
+
+
+def test_compare_without_a_folder_keeps_its_runs_as_long_as_the_result() -> None:
+    result = pfedsim.compare(table(), ["fedavg"], model="small:Net", **QUICK)
+    run = result.runs["FedAvg"][42]
+    assert run.metrics()
+    folder = run.path
+    del result, run
+    gc.collect()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"methods": "fedavg"}, r"compare takes a list of methods, such as .*, not 'fedavg'"),
+        ({"seeds": 3}, r"compare takes a list of seeds, such as \[42, 43\], not int"),
+        ({"seed": 3}, r"compare takes seeds = \[\.\.\.\], not seed = 3"),
+        (
+            {"methods": ["fedavg"], "fedprox.mu": 0.1},
+            r"fedprox\.mu = 0\.1 has no effect on the methods fedavg: leave it out, or add the method fedprox",
+        ),
+    ],
+)
+def test_compare_refuses_what_it_cannot_use(words: dict[str, Any], says: str) -> None:
+    with pytest.raises(Error, match=says):
+        pfedsim.compare(table(), **words)
+
+
+def test_a_method_objects_options_are_set_once() -> None:
+    with pytest.raises(Error, match="set the options of a method object when you make it"):
+        pfedsim.train(table(), parse("pfedsim(rho=0.3)"), **{"pfedsim.rho": 0.1})
 
 
 def test_similarities_as_an_array() -> None:

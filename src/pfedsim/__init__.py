@@ -23,13 +23,16 @@ _HOMES = {
     "Federation": "pfedsim.data.federation",
     "Run": "pfedsim.runs.reader",
     "ClientModel": "pfedsim.export.client_model",
-    "check": "pfedsim.dev.conformance",
+    "check": "pfedsim.api",
+    "compare": "pfedsim.api",
     "federate": "pfedsim.api",
     "load": "pfedsim.export.read",
     "train": "pfedsim.api",
 }
 
 if TYPE_CHECKING:
+    from pfedsim.api import check as check
+    from pfedsim.api import compare as compare
     from pfedsim.api import federate as federate
     from pfedsim.api import train as train
     from pfedsim.core.method import AtLeastZero as AtLeastZero
@@ -47,7 +50,6 @@ if TYPE_CHECKING:
     from pfedsim.core.rows import Pairs as Pairs
     from pfedsim.core.rows import Rows as Rows
     from pfedsim.data.federation import Federation as Federation
-    from pfedsim.dev.conformance import check as check
     from pfedsim.errors import Error as Error
     from pfedsim.errors import HookError as HookError
     from pfedsim.export.client_model import ClientModel as ClientModel

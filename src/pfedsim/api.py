@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pfedsim.core.method import Method
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.federation import Federation
 from pfedsim.errors import Error
-from pfedsim.methods import METHODS, settings_of
+from pfedsim.methods import METHODS, parse, settings_of
 from pfedsim.runs import config as configs
 from pfedsim.runs.execute import Watch, execute
 from pfedsim.runs.reader import Run
 from pfedsim.runs.setup import federate as deal
 from pfedsim.runs.unused import refuse_unused
+
+if TYPE_CHECKING:
+    from pfedsim.dev.conformance import Result
+    from pfedsim.experiments.compare import Comparison
 
 
 def federate(data: str | Path | DataSet = "digits", **settings: Any) -> Federation:
@@ -43,17 +48,55 @@ def train(
     """Runs `method` on the federation; `settings` as on the command line: rounds, join, epochs, lr, seed,
     ..., and those with a dot as a dictionary: `**{"score.finetune": 0}`. Without `out` the run's folder
     lives as long as the result; with `resume` a run that was stopped in `out` goes on."""
-    if not isinstance(federation, Federation):
-        raise Error(f"train needs the federation that federate(...) returns, not {_short(federation)}")
-    given = _nested(settings)
-    _as_dealt(federation, given)
-    if "model" in given:
-        given["model"] = _model(given["model"])
-    words = {**federation.asked, **given, **_method(method)}
-    config = configs.check(words)
+    given, chosen = _nested(settings), _method(method)
+    for table in given.keys() & chosen.keys():
+        raise Error(f"{table} = {given[table]!r}: set the options of a method object when you make it")
+    config = _config(federation, {**given, **chosen})
     refuse_unused(given, config)
     place = None if out is None else Path(out)
     return execute(config, place, federation, watch, resume=resume and out is not None)
+
+
+def compare(
+    federation: Federation,
+    methods: Sequence[str | Method] = ("local", "fedavg", "pfedsim"),
+    seeds: Sequence[int] = (42,),
+    out: str | Path | None = None,
+    watch: Watch | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Runs every method with every seed on the federation; `settings` as for `train`. In `out` finished runs
+    are reused and stopped ones continue; without it the folder lives as long as the result."""
+    from pfedsim.experiments.compare import compare as run_all
+
+    if isinstance(methods, (str, Method)):
+        raise Error(f"compare takes a list of methods, such as ['fedavg', 'pfedsim'], not {methods!r}")
+    if not isinstance(seeds, Sequence):
+        raise Error(f"compare takes a list of seeds, such as [42, 43], not {_short(seeds)}")
+    for word, instead in (("method", "methods"), ("seed", "seeds")):
+        if word in settings:
+            raise Error(f"compare takes {instead} = [...], not {word} = {settings[word]!r}")
+    given, specs = _nested(settings), [_spec(method) for method in methods]
+    config = _config(federation, given)
+    refuse_unused(given, config, specs)
+    return run_all(config, specs, list(seeds), None if out is None else Path(out), watch, federation)
+
+
+def check(method: str | Method) -> list[Result]:
+    """Holds a method to what every method must do, as `pfedsim check` does: a result for each check, with
+    the reason in `why` where it failed."""
+    from pfedsim.dev.conformance import check as run_checks
+
+    return run_checks(parse(method) if isinstance(method, str) else _object(method))
+
+
+def _config(federation: Federation, given: dict[str, Any]) -> configs.Config:
+    """The configuration of a run on this federation."""
+    if not isinstance(federation, Federation):
+        raise Error(f"expected the federation that federate(...) returns, not {_short(federation)}")
+    _as_dealt(federation, given)
+    model = {"model": _model(given["model"])} if "model" in given else {}
+    return configs.check({**federation.asked, **given, **model})
 
 
 def _as_dealt(federation: Federation, given: Mapping[str, Any]) -> None:
@@ -81,15 +124,29 @@ def _method(method: str | Method) -> dict[str, Any]:
     """The settings that describe this method."""
     if isinstance(method, str):
         return {"method": method}
+    kind = type(_object(method))
+    if kind not in METHODS.values():
+        _importable(kind)
+    return settings_of(method)
+
+
+def _object(method: Any) -> Method:
+    """Refuses what is no method object."""
+    if isinstance(method, Method):
+        return method
     if isinstance(method, type):
         raise Error(
-            f"train takes a method object or name, not the class {method.__name__}: write {method.__name__}()"
+            f"expected a method object or name, not the class {method.__name__}: write {method.__name__}()"
         )
-    if not isinstance(method, Method):
-        raise Error(f"train takes the name of a method or a pfedsim.Method object, not {_short(method)}")
-    if type(method) not in METHODS.values():
-        _importable(type(method))
-    return settings_of(method)
+    raise Error(f"expected the name of a method or a pfedsim.Method object, not {_short(method)}")
+
+
+def _spec(method: str | Method) -> str:
+    """A method with its options, as it is written on the command line."""
+    if isinstance(method, str):
+        return method
+    name = _method(method)["method"]
+    return f"{name}({', '.join(f'{f.name}={getattr(method, f.name)!r}' for f in fields(method))})"
 
 
 def _model(model: Any) -> str | None:

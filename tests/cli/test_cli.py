@@ -40,10 +40,10 @@ def pfedsim(*arguments, cwd=None, check=True):
         (["--model", "lenet"], "did you mean 'lenet5'?"),
         (["--device", "gpu"], "device = 'gpu'"),
         (["--method", "fedavg", "--set", "pfedsim.rho=0.1"], "pfedsim.rho = 0.1 has no effect on"),
-        (["--partition", "mine.json", "--alpha", "0.5"], "alpha = '0.5' has no effect beside"),
-        (["--classes-each", "3"], "classes_each = '3' has no effect beside the data set's own"),
+        (["--partition", "mine.json", "--alpha", "0.5"], "alpha = 0.5 has no effect beside"),
+        (["--classes-each", "3"], "classes_each = 3 has no effect beside the data set's own"),
         (["--partition", "iid", "--set", "alpha=0.5"], "alpha = 0.5 has no effect beside"),
-        (["--device", "cuda", "--workers", "3"], "workers = '3' has no effect beside the device 'cuda'"),
+        (["--device", "cuda", "--workers", "3"], "workers = 3 has no effect beside the device 'cuda'"),
     ],
 )
 def test_wrong_words_get_one_sentence_without_torch(tmp_path, arguments, says):
@@ -60,6 +60,16 @@ def test_wrong_words_get_one_sentence_without_torch(tmp_path, arguments, says):
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_compare_refuses_options_of_a_method_that_it_does_not_run(tmp_path):
+    words = ["compare", "--methods", "local,fedavg", "--set", "fedprox.mu=1", "--rounds", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pfedsim", *words], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert "fedprox.mu = 1 has no effect on the methods local, fedavg" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_help_needs_no_torch():

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from pfedsim.cli import Interrupted, Terminated, data
 from pfedsim.cli.models import export, predict
-from pfedsim.cli.options import Grouped, listed, numbers, with_settings
+from pfedsim.cli.options import Grouped, numbers, specs, with_settings
 from pfedsim.cli.progress import reading, say_data, screen, watching
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS
@@ -171,10 +171,8 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Run several methods on one federation (Local-Only always among them) and set them side by side."""
-    specs, asked_seeds = list(METHODS) if methods == "all" else listed(methods), numbers(seeds)
-    if not specs:
-        raise Error("--methods names no method: write all, or names separated by commas")
-    asked = sha256(f"{config.digest()} {specs} {asked_seeds}".encode()).hexdigest()
+    named, asked_seeds = specs(methods), numbers(seeds)
+    asked = sha256(f"{config.digest()} {named} {asked_seeds}".encode()).hexdigest()
     place = out or Path("runs") / f"compare-{slug(config.data)}-{asked[:6]}"
     if fresh:
         _make_room(place, False, fresh)
@@ -182,7 +180,7 @@ def compare(
         raise Error(f"{place} is not a comparison's folder; give another --out")
     from pfedsim.methods import parse
 
-    for spec in specs:
+    for spec in named:
         parse(spec, config.options)
     from pfedsim.experiments.compare import compare as carry_out
     from pfedsim.report.figures import comparison_figures
@@ -196,7 +194,7 @@ def compare(
             federation = federate(config, tell=tell)
         say_data(console, config.data, federation.data, quiet or as_json)
         with watching(console, quiet or as_json) as watch:
-            result = carry_out(config, specs, asked_seeds, place, watch, federation)
+            result = carry_out(config, named, asked_seeds, place, watch, federation)
     files = write_all(result, place) + comparison_figures(result, place / "figures")
     if as_json:
         print(json.dumps({m: {s: r.summary for s, r in by.items()} for m, by in result.runs.items()}))

@@ -86,7 +86,8 @@ def with_settings(
         def wrapped(**given: Any) -> None:
             config_file, assignments = given.pop("config_file", None), given.pop("assignments", None)
             settings = {name: given.pop(name) for name in names}
-            command(config=_gathered(config_file, settings, assignments or []), **given)
+            methods = specs(given["methods"]) if "methods" in given else []
+            command(config=_gathered(config_file, settings, assignments or [], methods), **given)
 
         first = inspect.Parameter(
             "config_file",
@@ -171,15 +172,14 @@ def _keys_of_set() -> list[tuple[str, str]]:
     ]
 
 
-def _gathered(file: Path | None, settings: dict[str, Any], assignments: list[str]) -> Config:
+def _gathered(
+    file: Path | None, settings: dict[str, Any], assignments: list[str], methods: list[str]
+) -> Config:
     """The file's settings, the options over them, --set over both."""
     options = {name: value for name, value in settings.items() if value is not None}
     values = assigned({**(configs.load(file) if file else {}), **options}, assignments)
     config = configs.check(values)
-    given = assigned(dict(options), assignments)
-    if "method" not in settings:  # several methods will run, each with its own table
-        given = {name: value for name, value in given.items() if name not in METHODS}
-    refuse_unused(given, config)
+    refuse_unused(assigned(dict(options), assignments), config, methods)
     check_name(config.data, config.data_dir)
     return config
 
@@ -192,6 +192,14 @@ def assigned(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
             raise Error(f"--set {assignment!r} should read KEY=VALUE")
         configs.assign(values, key.strip(), literal(value.strip()))
     return values
+
+
+def specs(text: str) -> list[str]:
+    """The methods that --methods names."""
+    found = list(METHODS) if text == "all" else listed(text)
+    if not found:
+        raise Error("--methods names no method: write all, or names separated by commas")
+    return found
 
 
 def listed(text: str) -> list[str]:

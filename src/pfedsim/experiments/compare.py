@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ class Comparison:
 
     runs: dict[str, dict[int, Run]]
     seeds: tuple[int, ...]
+    keep: Any = field(default=None, repr=False, compare=False)
+    """a temporary folder lives as long as this"""
 
     @property
     def methods(self) -> list[str]:
@@ -52,7 +55,7 @@ def compare(
     config: Config,
     methods: Sequence[str],
     seeds: Sequence[int],
-    out: Path,
+    out: Path | None,
     watch: Watch | None = None,
     federation: Federation | None = None,
 ) -> Comparison:
@@ -73,18 +76,20 @@ def compare(
             f"{' and '.join(twice)} have the same name in the table, {labels[twice[0]]}; give each once"
         )
     federation = federation or federate(config)
+    keep = tempfile.TemporaryDirectory(prefix="pfedsim-") if out is None else None
+    place = Path(keep.name) if keep else Path(str(out))
     for spec in specs:  # what is refused is refused before anything runs
         prepare(config.model_copy(update={"method": spec}), federation).begin()
     runs: dict[str, dict[int, Run]] = {}
     for spec in specs:
         for seed in seeds:
             one = config.model_copy(update={"method": spec, "seed": seed})
-            folder = out / f"{slug(labels[spec])}-seed{seed}"
+            folder = place / f"{slug(labels[spec])}-seed{seed}"
             run = _finished(folder, prepare(one, federation).config)
             runs.setdefault(labels[spec], {})[seed] = run or execute(
                 one, folder, federation, watch, resume=folder.exists()
             )
-    return Comparison(runs, tuple(seeds))
+    return Comparison(runs, tuple(seeds), keep)
 
 
 def _finished(folder: Path, config: Config) -> Run | None:

@@ -66,5 +66,11 @@ def test_settings_without_an_option_are_listed() -> None:
             assert text.startswith(field.description or "?")
 
 
+def test_the_file_and_lists_are_explained() -> None:
+    shown = {name: text for name, (_, text) in entries("run").items()}
+    assert "settings from a file; options override them" in shown["CONFIG.toml"]
+    assert "[a list such as 3,7]" in shown["dropouts.late_clients"]
+
+
 def test_a_range_of_seeds_is_documented() -> None:
     assert "42,43 or 42-44" in entries("compare")["--seeds"][1]

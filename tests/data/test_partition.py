@@ -258,7 +258,7 @@ def test_every_sample_is_dealt_once_and_the_minimum_is_kept(
         ),
         ("dirichlet", {"alpha": 1e-300, "clients": 20, "minimum": 2}, "a larger alpha"),
         ("dirichlet-plain", {"alpha": 1e-3, "clients": 20, "minimum": 2}, "a larger alpha"),
-        ("iid", {"clients": 601, "minimum": 1}, "600 can be dealt so, more with a smaller minimum"),
+        ("iid", {"clients": 601, "minimum": 1}, "600 clients are possible, more with a smaller minimum"),
         ("classes", {"classes_each": 4, "clients": 5}, "classes_each = 4 is more than the 3 classes"),
         (
             "classes",
@@ -285,7 +285,7 @@ def test_the_number_of_clients_that_a_refusal_names_can_be_dealt(kind: str) -> N
     y = np.arange(1797) % 10
     with pytest.raises(Error) as caught:
         deal(y, kind, clients=1000, minimum=10)
-    (most,) = re.findall(r"(\d+) can be dealt so", str(caught.value))
+    (most,) = re.findall(r"(\d+) clients are possible", str(caught.value))
     assert 1 < int(most) <= 179
     assert min(sizes(deal(y, kind, clients=int(most), minimum=10))) >= 10
 

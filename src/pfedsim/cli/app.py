@@ -40,7 +40,9 @@ app.add_typer(data.app, name="data")
 
 Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the result's place")]
 Json = Annotated[bool, typer.Option("--json", help="print the summary as JSON, and nothing else")]
-Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="the folder to write")]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="the folder to write (default: in runs/)")
+]
 Fresh = Annotated[bool, typer.Option("--fresh", help="delete an earlier run in that folder first")]
 Resume = Annotated[bool, typer.Option("--resume", help="go on with a stopped run in that folder")]
 Drift = Annotated[
@@ -159,11 +161,15 @@ def compare(
     methods: Annotated[
         str,
         typer.Option(
-            "--methods", help="all, or methods separated by commas", rich_help_panel="Method and model"
+            "--methods",
+            metavar="NAMES",
+            help="all, or methods separated by commas",
+            rich_help_panel="Method and model",
         ),
     ] = "local,fedavg,pfedsim",
     seeds: Annotated[
-        str, typer.Option("--seeds", help="seeds: 42,43 or 42-44", rich_help_panel="Training")
+        str,
+        typer.Option("--seeds", metavar="N,...", help="seeds: 42,43 or 42-44", rich_help_panel="Training"),
     ] = "42",
     out: Out = None,
     fresh: Fresh = False,

@@ -33,6 +33,7 @@ GROUPS = {
     "Output": ("track",),
 }
 OUTPUT, OTHER = "Output", "Settings without an option"
+FILE = "settings from a file; options override them"
 SET = "any setting; may be given several times"
 DEFAULTS = {
     "model": "the data set's, lenet5 for pictures, mobilenetv2 for large ones, mlp for tables, cnn1d for signals",
@@ -93,7 +94,9 @@ def with_settings(
             "config_file",
             inspect.Parameter.POSITIONAL_OR_KEYWORD,
             default=None,
-            annotation=Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", show_default=False)],
+            annotation=Annotated[
+                Path | None, typer.Argument(metavar="CONFIG.toml", help=FILE, show_default=False)
+            ],
         )
         assignments = inspect.Parameter(
             "assignments",
@@ -149,6 +152,8 @@ def _allowed(field: FieldInfo) -> str:
     if get_origin(field.annotation) is Literal:
         words = ", ".join(map(str, get_args(field.annotation)))
         return "" if words in (field.description or "") else words
+    if get_origin(field.annotation) is tuple:
+        return "a list such as 3,7"
     signs = (("gt", "above"), ("ge", "at least"), ("lt", "below"), ("le", "at most"))
     limits = [
         f"{sign} {value}"

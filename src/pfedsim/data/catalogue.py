@@ -217,7 +217,7 @@ def read(name: str, folder: Path | None, size: int | None, tell: Tell) -> DataSe
     )  # its reader says itself what is amiss
     if place is None:
         raise Error(
-            f"no {name} in {where}: get it with `pfedsim data get {name}`, or name its folder as data_dir"
+            f"no {name} in {where}: get it with `pfedsim data get {name}`, or set data_dir to its folder"
         )
     if unfinished(place):
         raise Error(

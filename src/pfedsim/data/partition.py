@@ -179,9 +179,9 @@ def make(
             shares = dealt(wanted, stream, MOST_PASSES)
         except TooMany as error:
             most = _most_clients(dealt, min(wanted - 1, len(y) // minimum), seed)
-            way_out = f"{most} can be dealt so, more with" if most else "take"
+            possible = f"{most} clients are possible, more with" if most else "choose"
             larger = "a larger alpha or " if "alpha" in recipe else ""
-            raise Error(f"{error}; {way_out} {larger}a smaller minimum") from None
+            raise Error(f"{error}; {possible} {larger}a smaller minimum") from None
     recipe["clients"] = len(shares)
     return Partition(tuple(_split(share, test, stream) for share in shares), recipe, data)
 
@@ -244,7 +244,8 @@ def _until(minimum: int, clients: int, deal: Callable[[], Deal], most: int) -> l
         if passes == HOPELESS_AFTER and best < minimum / 2:
             break
     raise TooMany(
-        f"no deal in {passes:,} gave each of {clients:,} clients {minimum} samples (the best gave {best})"
+        f"none of {passes:,} random partitions gave each of {clients:,} clients {minimum} samples (the best "
+        f"gave {best})"
     )
 
 

@@ -212,6 +212,12 @@ def check(values: Mapping[str, Any]) -> Config:
             "there is no setting 'options'; a method's options stand in a table of its name, as in "
             "[pfedsim]"
         )
+    for name in METHODS.keys() & content.keys():
+        if not isinstance(content[name], Mapping):
+            raise Error(
+                f"{name} = {content[name]!r}: set one of its options, as in {name}.OPTION (pfedsim methods {name} "
+                "lists them)"
+            )
     given = str(content.get("method", Config.model_fields["method"].default))
     mine = table_of(given)
     content["options"] = {
@@ -266,10 +272,12 @@ def _sentence(error: ValidationError) -> str:
         for elsewhere, ours in WORDS.items():
             hint = hint.replace(f"did you mean {elsewhere!r}?", f"did you mean {ours!r}?")
         if hint.startswith("known are"):
-            hint = f"known are {', '.join(known)}"
+            hint = "pfedsim run --help lists all settings"
         return f"there is no setting {place!r}; {hint}"
     if first["type"] in ("string_pattern_mismatch", "string_too_short"):
         return f"{place} = {first['input']!r}: it should be {Config.model_fields[place].description}"
+    if first["type"] == "tuple_type":
+        return f"{place} = {first['input']!r}: it should be a list, as in [3, 7]"
     if first["type"] == "value_error":
         return f"{place}: {first['ctx']['error']}"
     message = first["msg"].removeprefix("Input ")

@@ -32,7 +32,7 @@ def refuse_unused(given: Mapping[str, Any], config: Config, methods: Sequence[st
             partition = (
                 "the data set's own partition" if by_default else f"the partition {config.partition!r}"
             )
-            _refuse(asked, config, (name,), f"{partition}; it is for {' and '.join(kinds)}")
+            _refuse(asked, config, (name,), f"{partition}; it is for {', '.join(kinds)}")
     if config.device != "cpu":
         _refuse(asked, config, ("workers",), f"the device {config.device!r}, which one process uses")
     run = methods or [config.method]

@@ -30,7 +30,7 @@ def read(folder: Path) -> DataSet:
                 f"binary one: {GET}"
             )
         raise Error(
-            f"no CIFAR-10 in {folder}: {GET}, or put {FOLDER}/ there, or name its place as data_dir"
+            f"no CIFAR-10 in {folder}: {GET}, or put {FOLDER}/ there, or set data_dir to its folder"
         )
     records = np.concatenate([_records(folder / name) for name in FILES])
     y = records[:, 0].astype(np.int64)

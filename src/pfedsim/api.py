@@ -13,7 +13,7 @@ from pfedsim.data.federation import Federation
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS, parse, settings_of
 from pfedsim.runs import config as configs
-from pfedsim.runs.execute import Watch, execute
+from pfedsim.runs.execute import OnRound, Watch, execute
 from pfedsim.runs.reader import Run
 from pfedsim.runs.setup import federate as deal
 from pfedsim.runs.unused import refuse_unused
@@ -41,20 +41,25 @@ def train(
     federation: Federation,
     method: str | Method = "pfedsim",
     out: str | Path | None = None,
+    on_round: OnRound | None = None,
     watch: Watch | None = None,
     resume: bool = False,
     **settings: Any,
 ) -> Run:
     """Runs `method` on the federation; `settings` as on the command line: rounds, join, epochs, lr, seed,
     ..., and those with a dot as a dictionary: `**{"score.finetune": 0}`. Without `out` the run's folder
-    lives as long as the result; with `resume` a run that was stopped in `out` goes on."""
+    lives as long as the result; with `resume` a run that was stopped in `out` goes on.
+
+    `on_round(round, scores, state)` is called after every round, the last one included, with the scores of all
+    clients (None where the round was not scored: see `score.every`) and the server's state, to be read.
+    `watch(progress)` hears what the command line shows: every round's loss and accuracy, and notes."""
     given, chosen = _nested(settings), _method(method)
     for table in given.keys() & chosen.keys():
         raise Error(f"{table} = {given[table]!r}: set the options of a method object when you make it")
     config = _config(federation, {**given, **chosen})
     refuse_unused(given, config)
     place = None if out is None else Path(out)
-    return execute(config, place, federation, watch, resume=resume and out is not None)
+    return execute(config, place, federation, watch, on_round=on_round, resume=resume and out is not None)
 
 
 def compare(

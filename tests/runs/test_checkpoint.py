@@ -224,7 +224,7 @@ def test_tensors_of_any_kind_are_written_as_the_library_reads_them(tmp_path: Pat
         "none": torch.zeros(0, 4),
         "one": torch.tensor(3),
     }
-    durable.write(tmp_path / "a.safetensors", *checkpoint.safetensors(given))
+    durable.write(tmp_path / "a.safetensors", *checkpoint.packed(given))
     found = load_file(tmp_path / "a.safetensors")
     assert found.keys() == given.keys()
     assert all(found[n].dtype == given[n].dtype and found[n].equal(given[n]) for n in given)

@@ -68,6 +68,14 @@ def _main(
 @with_settings()
 def run(
     config: Config,
+    extend: Annotated[
+        Path | None,
+        typer.Option(
+            "--extend",
+            metavar="RUN",
+            help="go on with a finished run up to --rounds in all, in a folder of its own",
+        ),
+    ] = None,
     out: Out = None,
     resume: Resume = False,
     fresh: Fresh = False,
@@ -76,15 +84,42 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run one method on a federation and write its folder."""
-    from pfedsim.methods import label
-
-    place = (
-        out
-        or Path("runs")
-        / f"{slug(config.data)}-{slug(label(config.method_made()))}-seed{config.seed}-{config.digest()[:6]}"
-    )
+    if extend is not None:
+        _extend(extend, config, out, fresh, quiet, as_json, allow_drift)
+        return
+    place = out or _place(config)
     resume = _make_room(place, resume, fresh)
     _carry_out(config, place, quiet, as_json, resume=resume, allow_drift=allow_drift)
+
+
+def _place(config: Config) -> Path:
+    """Where a run goes that is given no folder."""
+    from pfedsim.methods import label
+
+    name = (
+        f"{slug(config.data)}-{slug(label(config.method_made()))}-seed{config.seed}-{config.digest()[:6]}"
+    )
+    return Path("runs") / name
+
+
+def _extend(
+    finished: Path, asked: Config, out: Path | None, fresh: bool, quiet: bool, as_json: bool, drift: bool
+) -> None:
+    """Goes on with a finished run: `asked` says up to which round, and where the work is done."""
+    from pfedsim.runs.extend import begin, extended
+
+    if asked.rounds is None:
+        raise Error("--extend needs --rounds: how many rounds the run should have in all")
+    before = Run(finished)
+    where = {"workers": asked.workers, "data_dir": asked.data_dir, "track": asked.track}
+    config, notice = extended(before, asked.rounds, where)
+    config = config.model_copy(update={"state": asked.state})
+    place = out or _place(config)
+    _make_room(place, False, fresh)
+    begin(before, config, place)
+    if notice and not (quiet or as_json):
+        screen().print(notice, highlight=False)
+    _carry_out(None, place, quiet, as_json, resume=True, allow_drift=drift, **where)
 
 
 @app.command()
@@ -138,8 +173,19 @@ def _carry_out(config: Config | None, place: Path, quiet: bool, as_json: bool, *
         console.print(run_table([result]))
         _say_drift(console, [result])
         console.print(
-            f"written to {place}; pictures: pfedsim show {place}", highlight=False, soft_wrap=True
+            f"written to {place}{_state_said(result)}; pictures: pfedsim show {place}",
+            highlight=False,
+            soft_wrap=True,
         )
+
+
+def _state_said(run: Run) -> str:
+    """How large the state is that was kept."""
+    from pfedsim.report.tables import size
+
+    if not run.has_state:
+        return ""
+    return f" (its final state takes {size(run.state_bytes)}; --no-state leaves it out)"
 
 
 @contextmanager

@@ -26,12 +26,24 @@ GROUPS = {
         *("clients_each", "minimum", "test", "unseen", "partition_seed"),
     ),
     "Training": (
-        *("rounds", "join", "epochs", "local_steps", "batch", "lr", "lr_decay", "momentum", "decay"),
+        *(
+            "rounds",
+            "planned",
+            "join",
+            "epochs",
+            "local_steps",
+            "batch",
+            "lr",
+            "lr_decay",
+            "momentum",
+            "decay",
+        ),
         *("buffers", "shuffle", "validation", "seed"),
     ),
     "Engine": ("backend", "device", "workers", "guard"),
-    "Output": ("track",),
+    "Output": ("track", "state"),
 }
+EXTENDS = ("rounds", "workers", "data_dir", "track", "state")  # what may go with --extend
 OUTPUT, OTHER = "Output", "Settings without an option"
 FILE = "settings from a file; options override them"
 SET = "any setting; may be given several times"
@@ -48,6 +60,7 @@ DEFAULTS = {
     "unseen": "none",
     "rounds": "the data set's, 20 for digits, 200 for cifar10",
     "join": "1 for up to 10 clients, 0.5 for up to 29, 0.1 for more",
+    "planned": "rounds",
     "workers": "all cores",
     "track": "none",
 }
@@ -88,6 +101,8 @@ def with_settings(
             config_file, assignments = given.pop("config_file", None), given.pop("assignments", None)
             settings = {name: given.pop(name) for name in names}
             methods = specs(given["methods"]) if "methods" in given else []
+            if given.get("extend") is not None:
+                _only_what_extends(config_file, settings, assignments or [])
             command(config=_gathered(config_file, settings, assignments or [], methods), **given)
 
         first = inspect.Parameter(
@@ -117,6 +132,15 @@ def with_settings(
         return wrapped
 
     return decorate
+
+
+def _only_what_extends(file: Path | None, settings: dict[str, Any], assignments: list[str]) -> None:
+    """A run that is extended has its settings; only how far it goes and where it runs can be said."""
+    given = [name for name, value in settings.items() if value is not None and name not in EXTENDS]
+    extra = [str(file)] * (file is not None) + [f"--{n.replace('_', '-')}" for n in given]
+    extra += [f"--set {a}" for a in assignments]
+    if extra:
+        raise Error(f"{extra[0]} cannot go with --extend: the run goes on with the settings that it has")
 
 
 def _parameter(name: str) -> inspect.Parameter:

@@ -112,7 +112,7 @@ class Saver:
             for name, (part, version) in marks.items()
             if not _same(before.get(name), part, version)
         }
-        chunks = safetensors(changed)
+        chunks = packed(changed)
         name = f"{'state' if whole else 'delta'}-{number}.safetensors"
         digest = durable.write(self._folder / name, *chunks)
         entry = {
@@ -124,8 +124,8 @@ class Saver:
         self._chain = [entry] if whole else [*self._chain, entry]
         for log in self._logs:
             log.flush()
-        sealed = {"format": FORMAT, "round": state.server.round, **record, "state": self._chain}
-        durable.write(self._folder / f"{number}.json", _sealed(sealed))
+        content = {"round": state.server.round, **record, "state": self._chain}
+        durable.write(self._folder / f"{number}.json", sealed(content))
         self._saved = marks
         self._manifests.insert(0, (f"{number}.json", self._chain))
         self._forget()
@@ -167,9 +167,9 @@ def latest(run: Path, config: str) -> tuple[Found | None, list[str]]:
 def read(path: Path) -> Record:
     """A manifest that states its own sha256 rightly."""
     try:
-        sealed = json.loads(path.read_bytes())
-        record = {key: value for key, value in sealed.items() if key != "sha256"}
-        stated = sealed["sha256"]
+        content = json.loads(path.read_bytes())
+        record = {key: value for key, value in content.items() if key != "sha256"}
+        stated = content["sha256"]
     except OSError as error:
         raise Error(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, AttributeError, KeyError, RecursionError) as error:
@@ -207,7 +207,9 @@ def _tensors(folder: Path, chain: Sequence[Record]) -> dict[str, Tensor]:
     return found
 
 
-def _sealed(record: Record) -> bytes:
+def sealed(record: Record) -> bytes:
+    """A manifest's bytes, with the sha256 of itself."""
+    record = {"format": FORMAT, **record}
     return (json.dumps({**record, "sha256": _digest(record)}, indent=1) + "\n").encode()
 
 
@@ -215,7 +217,7 @@ def _digest(record: Record) -> str:
     return sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-def safetensors(tensors: Mapping[str, Tensor]) -> list[Bytes]:
+def packed(tensors: Mapping[str, Tensor]) -> list[Bytes]:
     """The bytes of a safetensors file, without a copy of any tensor: a state may fill half the memory."""
     import torch
 

@@ -114,6 +114,12 @@ class Config(Training):
         42, ge=0, lt=2**32, description="seed of partition and split, apart from the run's seed"
     )
     rounds: int | None = Field(None, ge=1, description="communication rounds")
+    planned: int | None = Field(
+        None,
+        ge=1,
+        description="rounds that a method plans with, such as the switch of a two-stage method; an extended "
+        "run keeps to its first plan",
+    )
     join: float | None = Field(
         None, gt=0, le=1, description="share of the clients that takes part in a round"
     )
@@ -126,6 +132,11 @@ class Config(Training):
     workers: int | None = Field(None, ge=1, description="worker processes", exclude=True)
     track: str | None = Field(
         None, description="tensorboard:DIR, mlflow:URI or wandb:PROJECT", exclude=True
+    )
+    state: bool = Field(
+        True,
+        description="keep the final state of the server and the clients, so that the run can be extended",
+        exclude=True,
     )
     score: Score = Score()
     dropouts: Dropouts | None = Field(None, description="clients that drop out or come late, simulated")
@@ -140,7 +151,8 @@ class Config(Training):
 
     def settings(self) -> Settings:
         """The part that methods see; the configuration must be resolved."""
-        return Settings(**{name: getattr(self, name) for name in Settings.model_fields})
+        values = {name: getattr(self, name) for name in Settings.model_fields}
+        return Settings(**{**values, "rounds": self.planned or self.rounds})
 
     def resolved(self, defaults: Defaults, clients: int) -> Config:
         """The same with nothing left open: the data set's defaults, and a join ratio that suits the number

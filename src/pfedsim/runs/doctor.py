@@ -12,7 +12,7 @@ from pfedsim.data import partition as partitions
 from pfedsim.errors import Error
 from pfedsim.runs.checkpoint import FOLDER, latest
 from pfedsim.runs.durable import TEMPORARY, Busy, digest_of, held, verify
-from pfedsim.runs.reader import BASE, LOGS, MAY_DIFFER, PREDICTIONS, SUMS, Run, stated, sums_of
+from pfedsim.runs.reader import BASE, FINAL, LOGS, MAY_DIFFER, PREDICTIONS, SUMS, Run, stated, sums_of
 
 EXPECTED = (
     "config.toml",
@@ -106,6 +106,6 @@ def _stopped(run: Path, found: Findings) -> None:
 
 def _strangers(run: Path, sums: dict[str, str]) -> Iterator[Path]:
     """Files where only the run's own belong, and what an interrupted write left behind."""
-    for folder in ("models", "similarity", FOLDER):
+    for folder in ("models", "similarity", FINAL, FOLDER):
         yield from (p for p in sorted((run / folder).glob("*")) if str(p.relative_to(run)) not in sums)
     yield from sorted(run.glob("*" + TEMPORARY))

@@ -20,7 +20,7 @@ from torch import Tensor
 from pfedsim.core.method import ServerState
 from pfedsim.core.rows import Pairs
 from pfedsim.core.scoring import Scores, model_of, score
-from pfedsim.core.server import Round
+from pfedsim.core.server import Round, State
 from pfedsim.data.federation import Federation
 from pfedsim.engines.dropouts import LATE, NEVER
 from pfedsim.errors import Error, Notice
@@ -29,10 +29,12 @@ from pfedsim.runs import manifest
 from pfedsim.runs.checkpoint import FOLDER, Saver
 from pfedsim.runs.config import Config
 from pfedsim.runs.durable import held
-from pfedsim.runs.reader import MAY_DIFFER, Run, Writer, has_begun, is_run_folder, stated
+from pfedsim.runs.reader import MAY_DIFFER, Run, has_begun, is_run_folder, lines, stated
 from pfedsim.runs.resume import Stopped, stopped
 from pfedsim.runs.setup import Session, one_thread, prepare
 from pfedsim.runs.space import room
+from pfedsim.runs.state import parts
+from pfedsim.runs.writer import Writer
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Progress:
 
 
 Watch = Callable[[Progress], None]
+OnRound = Callable[[int, Scores | None, ServerState], None]
+"""given after every round: its number, its scores (None where it was not scored), the server's state to read"""
 
 
 def execute(
@@ -57,6 +61,7 @@ def execute(
     federation: Federation | None = None,
     watch: Watch | None = None,
     *,
+    on_round: OnRound | None = None,
     resume: bool = False,
     allow_drift: bool = False,
     **place: Any,
@@ -106,6 +111,7 @@ def execute(
                 out,
                 watch,
                 [str(w.message) for w in caught if w.category is Notice],
+                on_round,
                 saves=keep is None,
             )
             try:
@@ -113,7 +119,7 @@ def execute(
             finally:
                 execution.close()
         shutil.rmtree(out / FOLDER, ignore_errors=True)
-    return Run(out, keep)
+    return Run(out, keep, federation)
 
 
 @contextmanager
@@ -143,7 +149,15 @@ def tracked(config: Config, out: Path, watch: Watch) -> Iterator[Watch]:
 
 
 class _Execution:
-    def __init__(self, was: Stopped, out: Path, watch: Watch, notices: list[str], saves: bool):
+    def __init__(
+        self,
+        was: Stopped,
+        out: Path,
+        watch: Watch,
+        notices: list[str],
+        on_round: OnRound | None,
+        saves: bool,
+    ):
         self._session, self._watch, self._notices, self._notes, self._drift = (
             was.session,
             watch,
@@ -157,6 +171,8 @@ class _Execution:
         self._writer = Writer(out, record.get("logs"), record.get("files"), flush=saves)
         self._saver = Saver(out, self._writer.logs, was.found) if saves else None
         self._last: Scores | None = None
+        self._on_round, self._loss = on_round, float("nan")
+        self._unscored = bool(record.get("unscored"))  # an extended run's first state
         self._why = ""  # the last reply that could not be used
         self._counts = {
             "down": 0,
@@ -179,31 +195,52 @@ class _Execution:
 
     def carry_out(self, server: ServerState) -> None:
         session, writer = self._session, self._writer
-        config, first = session.config, server.round
+        first = server.round
         self._open(first)
         for note in filter(None, [session.notice, *self._notes]):  # of this machine, so not in the events
             self._tell(first, float("nan"), note)
         for notice in [] if first else self._notices:
             writer.line("events", {"event": "notice", "what": notice})
             self._tell(0, float("nan"), notice)
+        if first:
+            self._loss = _last_loss(writer.path)
+        if self._unscored and self._due(first):
+            self._score(server)
         clock = time.perf_counter()
         for round in session.rounds(server):
             server = round.server
+            self._loss = _loss(round)
             training = sum(r.info["seconds"] for r in round.replies)
             writer.line(
                 "timings",
                 {"round": server.round, "seconds": time.perf_counter() - clock, "training": training},
             )
             self._record(round)
-            every = config.score.every
-            if every and server.round % every == 0 and server.round < len(session.schedule):
-                self._score(server)
+            scores = self._score(server) if self._due(server.round) else None
             self._warn(round)
             self._save(server)
             if server.round < len(session.schedule):  # the last round's score follows
-                self._tell(server.round, _loss(round))
+                self._tell(server.round, self._loss)
+                self._show(server, scores)
             clock = time.perf_counter()
         self._conclude(server)
+
+    def _due(self, number: int) -> bool:
+        """Whether clients are scored after this round, which is not the last."""
+        every = self._session.config.score.every
+        return every not in (None, 0) and number % every == 0 and number < len(self._session.schedule)
+
+    def _show(self, server: ServerState, scores: Scores | None) -> None:
+        """Calls the user's `on_round`, which may look at the state but not change it."""
+        if self._on_round is None:
+            return
+        before = _versions(server)
+        self._on_round(server.round, scores, server)
+        if _versions(server) != before:
+            raise Error(
+                f"on_round changed the server's state after round {server.round}; it is there to be read: clone "
+                "a tensor before you change it"
+            )
 
     def _open(self, first: int) -> None:
         """What stands in the folder before the first round, or again before the rounds that are left."""
@@ -233,7 +270,7 @@ class _Execution:
                 "data": config.digests.data,
                 "partition": config.digests.partition,
             },
-            "place": {"data_dir": config.data_dir, "device": config.device},
+            "place": {"data_dir": config.data_dir, "device": config.device, "state": config.state},
             "files": whole,
         }
 
@@ -343,11 +380,13 @@ class _Execution:
                 float("nan"),
                 f"{counts['unused']} replies could not be used in all; events.jsonl names them",
             )
-        data, clients = session.federation.data, session.fed.clients
+        record = self._record_of_state(server)  # before the last scores
+        task, clients = session.federation.data.task, session.fed.clients
         models = writer.models(
-            self._base(server), session.fed.layout, data, config, clients, _fills(session)
+            self._base(server), session.fed.layout, task, config, clients, _fills(session)
         )
         served = self._score(server, take=models.add)
+        self._show(server, served)
         models.finish([one.client for one in served.clients if one.absent])
         after = self._score(server, finetune=config.score.finetune) if config.score.finetune else None
         strangers = self._unseen(server)
@@ -368,8 +407,23 @@ class _Execution:
         }
         if self._drift:
             summary["drift"] = self._drift
+        if config.state:
+            writer.state(session.side.snapshot(server), record)
         writer.finish(summary)
-        self._tell(server.round, float("nan"))
+        self._tell(server.round, self._loss)
+
+    def _record_of_state(self, server: ServerState) -> dict[str, Any]:
+        """What a run that goes on from the final state must know of this one; equal for equal runs."""
+        return {
+            "round": server.round,
+            "logs": {log.name: log.mark() for log in self._writer.logs if log.name not in MAY_DIFFER},
+            "files": {
+                name: digest for name, digest in self._writer.files.items() if name not in MAY_DIFFER
+            },
+            "counts": dict(self._counts),
+            "drift": self._drift,
+            "unscored": True,
+        }
 
     def _base(self, server: ServerState) -> tuple[int, Tensor]:
         """The client whose model the others' are told apart from: one that never took part, where there is
@@ -423,3 +477,14 @@ def _loss(round: Round) -> float:
     """Mean training loss of the round, by train samples."""
     terms = [(r.weight, r.info["loss"]) for r in round.replies if "loss" in r.info]
     return sum(w * loss for w, loss in terms) / sum(w for w, _ in terms) if terms else float("nan")
+
+
+def _last_loss(run: Path) -> float:
+    """The training loss of the last round in the folder's metrics."""
+    losses = [m["train_loss"] for m in lines(run / "metrics.jsonl") if m.get("train_loss") is not None]
+    return float(losses[-1]) if losses else float("nan")
+
+
+def _versions(server: ServerState) -> list[tuple[int, int]]:
+    """Which tensors a state holds, and how often each was changed in place."""
+    return [(id(part), getattr(part, "_version", 0)) for part in parts(State(server)).values()]

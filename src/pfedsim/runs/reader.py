@@ -1,16 +1,12 @@
-"""A run's folder: what is written there, and how it is read back."""
+"""A finished run, read from its folder."""
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from html import escape
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,20 +15,19 @@ from pfedsim.errors import Error
 from pfedsim.runs import config as configs
 from pfedsim.runs import durable
 from pfedsim.runs.config import Config
-from pfedsim.runs.durable import Log
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas
     from torch import Tensor
 
-    from pfedsim.core.layout import Layout
-    from pfedsim.core.scoring import Scores
-    from pfedsim.data.dataset import DataSet
+    from pfedsim.data.federation import Federation
     from pfedsim.export.client_model import ClientModel
+    from pfedsim.runs.execute import OnRound
 
 BASE = "base.safetensors"
 PREDICTIONS = "predictions.safetensors"
+FINAL = "final"  # the folder of the final state
 SUMS = "SHA256SUMS"
 MAY_DIFFER = ("manifest.json", "timings.jsonl")  # between equal runs
 LOGS = ("metrics.jsonl", "events.jsonl", "clients.csv", "timings.jsonl")
@@ -42,7 +37,7 @@ def is_run_folder(path: Path) -> bool:
     """Whether a run wrote all that lies here."""
     ours = {
         *("config.toml", "manifest.json", "partition.json", "summary.json", PREDICTIONS, SUMS, *LOGS),
-        *("models", "similarity", "figures", "report.html", "checkpoint"),
+        *("models", "similarity", "figures", "report.html", "checkpoint", FINAL),
     }
     names = {p.name.removesuffix(durable.TEMPORARY) for p in path.iterdir()}
     return names <= ours and "timings.jsonl" in names
@@ -87,9 +82,10 @@ class Run:
     """A finished run, read from its folder; what is read is held to the sha256 that the run stated of
     it."""
 
-    def __init__(self, path: str | Path, keep: Any = None):
+    def __init__(self, path: str | Path, keep: Any = None, federation: Federation | None = None):
         self.path = Path(path)
         self._keep = keep  # a temporary folder lives as long as this
+        self._federation = federation  # what it was trained on, where that is in memory
         if not (self.path / "summary.json").is_file():
             begun = (self.path / "config.toml").is_file()
             what = (
@@ -103,7 +99,8 @@ class Run:
     def _sums(self) -> dict[str, str]:
         return sums_of(self.path / SUMS) if (self.path / SUMS).is_file() else {}
 
-    def _whole(self, name: str) -> Path:
+    def whole(self, name: str) -> Path:
+        """This file of the run, held to its sha256."""
         path = self.path / name
         if name in self._sums:
             durable.verify(path, self._sums[name])
@@ -111,7 +108,7 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        summary = _json(self._whole("summary.json"))
+        summary = _json(self.whole("summary.json"))
         missing = [
             key
             for key in ("method", "data", "clients", "rounds", "seed", "served", "finetuned")
@@ -123,7 +120,7 @@ class Run:
 
     @cached_property
     def config(self) -> Config:
-        return configs.check(configs.load(self._whole("config.toml")))
+        return configs.check(configs.load(self.whole("config.toml")))
 
     @property
     def accuracy(self) -> float:
@@ -132,12 +129,12 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """One record per round, and per score."""
-        return lines(self._whole("metrics.jsonl"))
+        return lines(self.whole("metrics.jsonl"))
 
     def clients(self) -> list[dict[str, str]]:
         """clients.csv: round, client, model, split, metric, value."""
         try:
-            with open(self._whole("clients.csv"), newline="") as file:
+            with open(self.whole("clients.csv"), newline="") as file:
                 return list(csv.DictReader(file))
         except OSError as error:
             raise Error(f"{self.path / 'clients.csv'} cannot be read: {error.strerror}") from error
@@ -164,7 +161,7 @@ class Run:
         import numpy as np
 
         columns = {
-            name: t.numpy() for name, t in tensors(self._whole(PREDICTIONS), "client", "label").items()
+            name: t.numpy() for name, t in tensors(self.whole(PREDICTIONS), "client", "label").items()
         }
         if model not in columns:
             raise Error(f"{self.path} has no predictions of the {model} models")
@@ -182,7 +179,7 @@ class Run:
         if round is not None:
             files = [f for f in files if f.stem == f"{round:05d}"]
         return (
-            Pairs.of(tensors(self._whole(f"similarity/{files[-1].name}"), "i", "j", "value"))
+            Pairs.of(tensors(self.whole(f"similarity/{files[-1].name}"), "i", "j", "value"))
             if files
             else None
         )
@@ -195,7 +192,7 @@ class Run:
     @cached_property
     def index(self) -> dict[str, Any]:
         """What the models are of: network, head, sample shape and type, classes, mean and std."""
-        path = self._whole("models/index.json")
+        path = self.whole("models/index.json")
         index = _json(path)
         missing = [
             key
@@ -205,6 +202,37 @@ class Run:
         if missing:
             raise Error(f"{path} is not whole: it has no {missing[0]!r}")
         return index
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the final state was kept, so that the run can be extended."""
+        return (self.path / FINAL / "state.json").is_file()
+
+    @property
+    def state_bytes(self) -> int:
+        """The size of the final state on disk."""
+        return sum(file.stat().st_size for file in (self.path / FINAL).glob("*"))
+
+    def final_record(self) -> dict[str, Any]:
+        """What stands beside the final state: its round, and how far logs and files had come by then."""
+        record = _json(self.whole(f"{FINAL}/state.json"))
+        missing = [key for key in ("round", "logs", "files", "counts") if key not in record]
+        if missing:
+            raise Error(f"{self.path / FINAL / 'state.json'} is not whole: it has no {missing[0]!r}")
+        return record
+
+    def extend(
+        self,
+        rounds: int,
+        out: str | Path | None = None,
+        on_round: OnRound | None = None,
+        workers: int | None = None,
+    ) -> Run:
+        """The same run with more rounds: `rounds` in all. It goes on from the final state, so that only the
+        new ones are trained; this run stays as it is."""
+        from pfedsim.runs.extend import extend
+
+        return extend(self, rounds, None if out is None else Path(out), self._federation, on_round, workers)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {self.summary['method']}, accuracy {100 * self.accuracy:.2f}%)"
@@ -237,10 +265,10 @@ class Run:
                 f"client {number}'s model could not be had when the run ended; {self.path / 'events.jsonl'} "
                 "says why"
             )
-        found = tensors(self._whole(f"models/{BASE}"))
+        found = tensors(self.whole(f"models/{BASE}"))
         own = self.path / "models" / f"client-{number:05d}.safetensors"
         if own.is_file():
-            found |= tensors(self._whole(f"models/{own.name}"))
+            found |= tensors(self.whole(f"models/{own.name}"))
         try:
             module = rebuild(index["model"], index["shape"], len(index["classes"]), found)
         except Error as error:
@@ -300,183 +328,3 @@ def lines(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in path.read_text().splitlines()]
     except (OSError, ValueError) as error:
         raise Error(f"{path} cannot be read: {error}") from error
-
-
-class Writer:
-    """Writes a run's folder as it goes. Nothing with a time, path or host goes into files that equal runs
-    share.
-
-    `logs` and `files`: how far the growing files count, and the whole files to keep with their sha256, as a
-    checkpoint had them; what was written after it goes. `flush`: to disk, where the folder is to outlive
-    the process."""
-
-    def __init__(
-        self,
-        path: Path,
-        logs: Mapping[str, Mapping[str, Any]] | None = None,
-        files: Mapping[str, str] | None = None,
-        flush: bool = True,
-    ):
-        self.path, self.files, self._flush = path, dict(files or {}), flush
-        for left_over in path.rglob("*" + durable.TEMPORARY):
-            left_over.unlink()
-        for folder in (path / "similarity", path / "models"):
-            folder.mkdir(exist_ok=True)
-            for file in folder.iterdir():
-                if str(file.relative_to(path)) not in self.files:
-                    file.unlink()
-        self.logs = [Log(path / name, (logs or {}).get(name, {}).get("bytes", 0)) for name in LOGS]
-        self._logs = {log.name: log for log in self.logs}
-        if not self._logs["clients.csv"].size:
-            self._rows([["round", "client", "model", "split", "metric", "value"]])
-
-    def close(self) -> None:
-        for log in self.logs:
-            log.close()
-
-    def text(self, name: str, content: str) -> None:
-        self._put(name, content.encode())
-
-    def json(self, name: str, content: Mapping[str, Any]) -> None:
-        self.text(name, json.dumps(_plain(content), indent=1) + "\n")
-
-    def line(self, name: str, content: Mapping[str, Any]) -> None:
-        """One record more in metrics, events or timings."""
-        self._logs[f"{name}.jsonl"].append(json.dumps(_plain(content)) + "\n")
-
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        """The summary comes last: a folder that has one is finished. Before it the sha256 of all that equal
-        runs share, in the form that sha256sum -c reads."""
-        text = json.dumps(_plain(summary), indent=1) + "\n"
-        sums = {**self.files, **{log.name: str(log.mark()["sha256"]) for log in self.logs}}
-        sums["summary.json"] = hashlib.sha256(text.encode()).hexdigest()
-        lines = [f"{digest}  {name}\n" for name, digest in sorted(sums.items()) if name not in MAY_DIFFER]
-        self.text(SUMS, "".join(lines))
-        if self._flush:
-            durable.flush_folder(self.path / "models")
-        self.text("summary.json", text)
-
-    def _put(self, name: str, *chunks: durable.Bytes) -> None:
-        self.files[name] = durable.write(
-            self.path / name, *chunks, flush=self._flush, settle=not name.startswith("models/")
-        )
-
-    def _rows(self, rows: Iterable[Sequence[Any]]) -> None:
-        text = StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        self._logs["clients.csv"].append(text.getvalue())
-
-    def scores(self, round: int, scores: Scores) -> None:
-        """A score's figures into metrics.jsonl, each client's into clients.csv."""
-        self.line(
-            "metrics", {"round": round, "model": scores.model, "split": scores.split, **scores.summary()}
-        )
-        for client in scores.clients:
-            values = {
-                "samples": client.samples,
-                **client.metrics,
-                "confusion": _confusion(client.confusion),
-            }
-            cells = {
-                metric: "" if isinstance(value, float) and math.isnan(value) else value
-                for metric, value in values.items()
-            }
-            self._rows(
-                [round, client.client, scores.model, scores.split, metric, cell]
-                for metric, cell in cells.items()
-            )
-
-    def similarity(self, round: int, pairs: Pairs) -> None:
-        self._put(f"similarity/{round:05d}.safetensors", _packed(pairs.tensors()))
-
-    def predictions(self, scores: Mapping[str, Scores]) -> None:
-        """Every test sample's client, label and predicted class, in the order of clients and of their test
-        parts."""
-        import numpy as np
-        import torch
-
-        first = next(iter(scores.values()))
-        columns = {
-            "client": [np.full(c.samples, c.client) for c in first.clients],
-            "label": [c.labels for c in first.clients],
-            **{name: [c.predicted for c in s.clients] for name, s in scores.items()},
-        }
-        self._put(
-            PREDICTIONS,
-            _packed({n: torch.from_numpy(np.concatenate(p).astype(np.int32)) for n, p in columns.items()}),
-        )
-
-    def models(
-        self,
-        base: tuple[int, Tensor],
-        layout: Layout,
-        data: DataSet,
-        config: Config,
-        clients: int,
-        fills: Mapping[str, list[float]] | None = None,
-    ) -> Models:
-        """Where every client's final model goes, in the order of clients. `fills`: what stands for each
-        client's missing cells."""
-        about: dict[str, Any] = {
-            "model": config.model,
-            "head": config.head,
-            "shape": list(data.shape),
-            "dtype": str(data.x.dtype),
-        }
-        about |= {
-            "classes": list(data.classes),
-            "mean": data.mean,
-            "std": data.std,
-            "clients": clients,
-            "base": base[0],
-        }
-        about |= {} if data.columns is None else {"columns": list(data.columns)}
-        return Models(self, layout.named(base[1]), layout, {**about, **({"fill": fills} if fills else {})})
-
-
-class Models:
-    """Every client's final model as named tensors: those equal to the base client's are written once."""
-
-    def __init__(self, writer: Writer, shared: dict[str, Tensor], layout: Layout, about: dict[str, Any]):
-        self._writer, self._shared, self._layout, self._about = writer, shared, layout, about
-        self._digest = hashlib.sha256()
-        writer._put(f"models/{BASE}", _packed(shared))
-
-    def add(self, client: int, theta: Tensor) -> None:
-        self._digest.update(theta.numpy().tobytes())
-        own = {name: t for name, t in self._layout.named(theta).items() if not t.equal(self._shared[name])}
-        if own:
-            self._writer._put(f"models/client-{client:05d}.safetensors", _packed(own))
-
-    def finish(self, missing: Sequence[int]) -> None:
-        """`missing`: clients whose model could not be had; nobody must take the base client's for
-        theirs."""
-        self._writer.json(
-            "models/index.json", {**self._about, **({"missing": list(missing)} if missing else {})}
-        )
-
-    def digest(self) -> str:
-        """sha256 over all clients' models."""
-        return self._digest.hexdigest()
-
-
-def _packed(tensors: Mapping[str, Tensor]) -> bytes:
-    from safetensors.torch import save
-
-    return save({name: t.contiguous() for name, t in tensors.items()})
-
-
-def _confusion(counts: np.ndarray) -> str:
-    """`true>predicted:count` of every pair that occurs."""
-    return " ".join(f"{i}>{j}:{counts[i, j]}" for i, j in zip(*counts.nonzero(), strict=True))
-
-
-def _plain(value: Any) -> Any:
-    """As JSON can hold it: NaN and infinity become null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return value

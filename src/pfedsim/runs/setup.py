@@ -161,8 +161,9 @@ class Plan:
 
     def schedule(self) -> list[list[int]]:
         """Who is asked to train in each round."""
-        settings = self.fed.settings
-        return seeds.schedule(settings.seed, self.fed.clients, settings.join, settings.rounds)
+        settings, rounds = self.fed.settings, self.config.rounds
+        assert rounds is not None
+        return seeds.schedule(settings.seed, self.fed.clients, settings.join, rounds)
 
 
 def plan(config: Config, task: Task, clients: int, unseen: int = 0, method: Method | None = None) -> Plan:

@@ -18,14 +18,15 @@ def estimate(session: Session) -> tuple[int, int]:
     of its own, on the server and at the end."""
     config, settings, clients = session.config, session.fed.settings, session.fed.clients
     model = 4 * session.fed.layout.size
-    took_part = min(clients, settings.rounds * per_round(clients, settings.join))
+    took_part = min(clients, len(session.schedule) * per_round(clients, settings.join))
     scores = (
         1
-        + (settings.rounds // config.score.every if config.score.every else 0)
+        + (len(session.schedule) // config.score.every if config.score.every else 0)
         + bool(config.score.finetune)
     )
     texts = ROW * clients * scores + 8 * len(session.federation.data.y)
-    return 2 * model + texts, model * (2 + (1 + STATES) * took_part) + texts
+    states = STATES + config.state
+    return 2 * model + texts, model * (2 + (1 + states) * took_part) + texts
 
 
 def room(session: Session, out: Path) -> str:

@@ -1,0 +1,112 @@
+"""A finished run goes on: its final state and the logs up to its last round begin a run of more rounds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from pfedsim.data.federation import Federation
+from pfedsim.errors import Error, Notice
+from pfedsim.methods import METHODS
+from pfedsim.methods.two_stage import TwoStage
+from pfedsim.runs import manifest
+from pfedsim.runs.checkpoint import FOLDER, sealed
+from pfedsim.runs.config import Config
+from pfedsim.runs.durable import digest_of, flush_folder, write
+from pfedsim.runs.execute import OnRound, execute
+from pfedsim.runs.reader import FINAL, Run
+
+
+def extend(
+    run: Run,
+    rounds: int,
+    out: Path | None = None,
+    federation: Federation | None = None,
+    on_round: OnRound | None = None,
+    workers: int | None = None,
+) -> Run:
+    """From Python: the longer run, finished. Without `out` its folder lives as long as the result."""
+    config, notice = extended(run, rounds, {"workers": workers})
+    keep = None
+    if out is None:
+        keep = tempfile.TemporaryDirectory(prefix="pfedsim-")
+        out = Path(keep.name) / "run"
+    if notice:
+        warnings.warn(notice, Notice, stacklevel=3)
+    begin(run, config, out)
+    execute(None, out, federation, on_round=on_round, resume=True, workers=workers)
+    return Run(out, keep, federation)
+
+
+def extended(run: Run, rounds: int, place: Mapping[str, Any] | None = None) -> tuple[Config, str]:
+    """The configuration of the longer run, and what a user should know of it, or nothing. `place`: workers,
+    data_dir and track, which may differ."""
+    had = run.summary["rounds"]
+    if rounds <= had:
+        raise Error(f"{run.path} has {had} rounds already: ask for more than that, not for {rounds}")
+    if not run.has_state:
+        raise Error(f"{run.path} kept no final state (it ran with --no-state), so it cannot be extended")
+    method = run.config.method_made()
+    free = type(method) in METHODS.values() and not isinstance(method, TwoStage)
+    planned = None if free else run.config.planned or had
+    asked = {name: value for name, value in (place or {}).items() if value is not None}
+    known = {**manifest.stored(run.path).get("place", {}), **asked}
+    config = run.config.model_copy(update={"rounds": rounds, "planned": planned, **known})
+    if planned is None:
+        return config, ""
+    return config, (
+        f"the method keeps to its plan for {planned} rounds: a two-stage method's switch stays where it was, "
+        f"so this is not the run of {rounds} rounds from the start"
+    )
+
+
+def begin(run: Run, config: Config, out: Path) -> None:
+    """Lays the longer run in `out` as if it had been stopped after the finished one's last round; resuming it
+    does the rest. The folder appears whole or not at all."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise Error(f"{out} exists and is not empty; choose another --out")
+    record = run.final_record()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    aside = out.with_name(f".{out.name}-{os.getpid()}")
+    try:
+        aside.mkdir()
+        for name in [*record["logs"], *record["files"], "timings.jsonl"]:
+            (aside / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(run.whole(name), aside / name)
+        write(aside / "config.toml", tomli_w.dumps(config.plain()).encode())
+        before = manifest.stored(run.path)
+        files = {**record["files"], "config.toml": digest_of(aside / "config.toml")[0]}
+        about = {**before, "files": files}
+        write(aside / manifest.NAME, (json.dumps(about, indent=1) + "\n").encode())
+        (aside / FOLDER).mkdir()
+        number = f"{record['round']:05d}"
+        state = aside / FOLDER / f"state-{number}.safetensors"
+        shutil.copyfile(run.whole(f"{FINAL}/state.safetensors"), state)
+        entry = {
+            "file": state.name,
+            "bytes": state.stat().st_size,
+            "sha256": digest_of(state)[0],
+            "gone": [],
+        }
+        logs = {**record["logs"], "timings.jsonl": _mark(aside / "timings.jsonl")}
+        content = {**about, **record, "files": files, "logs": logs, "state": [entry]}
+        write(aside / FOLDER / f"{number}.json", sealed(content))
+        flush_folder(aside / FOLDER)
+        if out.exists():
+            out.rmdir()
+        os.rename(aside, out)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _mark(path: Path) -> dict[str, int | str]:
+    digest, length = digest_of(path)
+    return {"bytes": length, "sha256": digest}

@@ -513,3 +513,42 @@ def test_quantity_has_an_alpha_of_its_own() -> None:
     federation = federate("digits", partition="quantity")
     assert federation.partition.recipe["alpha"] == 2
     assert min(sizes(federation.partition)) >= 10
+
+
+def dealt_by_hand(y: np.ndarray, clients: int, alpha: float, minimum: int) -> tuple[list[Any], int]:
+    """The capped Dirichlet partition and the split, written out: one stream; pools stay permuted over passes;
+    (train, test) of every client, and the number of passes."""
+    stream = np.random.RandomState(42)
+    pools = {c: [k for k in range(len(y)) if y[k] == c] for c in range(int(y.max()) + 1)}
+    passes = 0
+    while True:
+        passes += 1
+        shares: list[list[int]] = [[] for _ in range(clients)]
+        for pool in pools.values():
+            stream.shuffle(pool)
+            p = [
+                q if len(share) < len(y) / clients else 0.0
+                for q, share in zip(stream.dirichlet([alpha] * clients), shares, strict=True)
+            ]
+            ends = [int(e * len(pool)) for e in np.cumsum(np.array(p) / sum(p))[:-1]] + [len(pool)]
+            for share, begin, end in zip(shares, [0, *ends], ends, strict=False):
+                share += pool[begin:end]
+        if min(map(len, shares)) >= minimum:
+            break
+    split = []
+    for share in shares:
+        stream.shuffle(share)
+        split.append((share[: len(share) // 2], share[len(share) // 2 :]))
+    return split, passes
+
+
+def test_the_index_lists_of_made_up_labels() -> None:
+    """Against a few lines of their own, and an anchor; fails where the split is not shuffled, its halves are
+    swapped, or pools are reset between passes."""
+    y = np.arange(600) * 7 % 600 % 5
+    expected, passes = dealt_by_hand(y, clients=8, alpha=0.3, minimum=25)
+    partition = deal(y, clients=8, alpha=0.3, minimum=25)
+    assert passes > 1
+    assert [(s.train.tolist(), s.test.tolist()) for s in partition.clients] == expected
+    assert partition.clients[0].train[:5].tolist() == [312, 467, 357, 492, 292]
+    assert partition.digest[:16] == "7495818a9de67b2c"

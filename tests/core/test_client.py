@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -110,6 +110,47 @@ def test_local_steps_replace_epochs() -> None:
     two = small.session(epochs=2)
     assert trained(one)[-1].equal(trained(two)[-1])
     assert not end.equal(trained(two)[-1])
+
+
+def test_local_steps_are_shared_among_the_phases_as_their_epochs_are() -> None:
+    s = small.session(local_steps=8, epochs=4)
+    job = small.job(s)
+    job.start = StartingPoint(s.fed.initial)
+    taken = []
+    for epochs in (3, 1):
+        before = job.steps
+        train(s.method, job, [Phase(s.fed.layout.trainable, epochs, 0.1)])
+        taken.append(job.steps - before)
+    assert taken == [6, 2]
+
+
+def test_what_is_frozen_stays_whatever_a_phase_asks_for() -> None:
+    """Weight decay would move it, though its gradient is zero."""
+    s = small.session(decay=0.1)
+    frozen = s.fed.layout.head
+    layout = replace(s.fed.layout, trainable=s.fed.layout.trainable & ~frozen)
+    job = small.job(s)
+    job.fed, job.start = replace(s.fed, layout=layout), StartingPoint(s.fed.initial)
+    end = train(s.method, job, [Phase(torch.ones_like(frozen), 1, 0.1)])[-1]
+    assert end[frozen].equal(s.fed.initial[frozen])
+    assert not end[layout.trainable].equal(s.fed.initial[layout.trainable])
+
+
+def test_a_replys_loss_is_the_mean_over_all_steps() -> None:
+    s = small.session()
+    job = small.job(s)
+    job.start = StartingPoint(s.fed.initial)
+    end = train(s.method, job, [Phase(s.fed.layout.trainable, 2, 0.1)])[-1]
+    module, losses = small.module(s).train(), []
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    x, y = small.normal(s, 0)
+    for k in (0, 8, 16) * 2:
+        loss = F.cross_entropy(module(x[k : k + 8]), y[k : k + 8])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert job.reply(end).info["loss"] == pytest.approx(sum(losses) / 6, rel=1e-5)
 
 
 @pytest.mark.parametrize(("round", "rate"), [(0, 0.2), (3, 0.2 * 0.5**3)])

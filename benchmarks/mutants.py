@@ -118,7 +118,7 @@ def failure(place: Path, tests: Iterable[str]) -> str:
         return "hangs"
     if process.returncode == 0:
         return ""
-    found = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
+    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", said, re.MULTILINE)
     if process.returncode not in (1, 2) or found is None:
         raise SystemExit(f"pytest ended with {process.returncode} in {place}:\n{said[-2000:]}")
     return found[1]

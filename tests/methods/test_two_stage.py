@@ -1,6 +1,6 @@
 """A warm-up and what follows: when the switch comes, and that each stage has its own hooks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import small
@@ -9,6 +9,7 @@ import torch
 from pfedsim.core.engine import Absent
 from pfedsim.core.method import Method, Phase
 from pfedsim.core.rows import Rows
+from pfedsim.core.settings import Settings
 from pfedsim.methods import parse
 from pfedsim.methods.two_stage import TwoStage
 
@@ -47,6 +48,18 @@ def test_after_lost_rounds_the_common_model_is_everybodys(small_fed):
         message = method.send(small_fed, late, [0], "train")[0]
         assert message.stage == stage
         assert message.model.equal(small_fed.initial)
+
+
+@pytest.mark.parametrize(("rho", "total", "warm"), [(0.5, 5, 2), (0.29, 100, 29), (0.0, 4, 0), (1.0, 4, 4)])
+def test_the_warm_up_lasts_floor_rho_t_rounds(small_fed, rho, total, warm):
+    """0.29 * 100 is 28.999999999999996."""
+    fed = replace(small_fed, settings=Settings(rounds=total, join=0.5))
+    method = parse(f"pfedsim(rho={rho})")
+    server = method.init(fed, fed.initial, torch.Generator())
+    stages = [
+        method.send(fed, replace(server, round=number), [0], "train")[0].stage for number in range(total)
+    ]
+    assert stages == ["warm"] * warm + [""] * (total - warm)
 
 
 NOTED = []

@@ -341,18 +341,58 @@ def test_cnn1d_sees_order_in_time_and_mlp_every_cell() -> None:
     assert all(not torch.allclose(table(y), table(y + torch.eye(4)[k])) for k in range(4))
 
 
+def with_drawn_norms(module: nn.Module) -> dict[str, Tensor]:
+    """Gives norm layers values that matter in eval mode; returns all tensors."""
+    for m in module.modules():
+        if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d):
+            nn.init.uniform_(m.weight, 1.0, 3.0)
+            nn.init.normal_(m.bias)
+            nn.init.normal_(m.running_mean, 0, 0.1)
+            nn.init.uniform_(m.running_var, 0.5, 1.0)
+    return module.state_dict()
+
+
+def normed(weights: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    """Batch norm in eval mode, channels second."""
+    mean, var, scale, shift = (
+        weights[f"{name}.{part}"].view(-1, *[1] * (x.ndim - 2))
+        for part in ("running_mean", "running_var", "weight", "bias")
+    )
+    return (x - mean) / torch.sqrt(var + 1e-5) * scale + shift
+
+
+def test_mlp_is_its_equations() -> None:
+    torch.manual_seed(3)
+    module = models.build("mlp", (2, 3), 4).eval()
+    w, x = with_drawn_norms(module), torch.randn(5, 2, 3)
+    hidden = x.reshape(5, 6)
+    for k in "12":
+        hidden = normed(w, f"bn{k}", hidden @ w[f"fc{k}.weight"].T + w[f"fc{k}.bias"]).clamp(min=0)
+    expected = hidden @ w["classifier.weight"].T + w["classifier.bias"]
+    torch.testing.assert_close(module(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_cnn1d_is_its_equations() -> None:
+    torch.manual_seed(3)
+    module = models.build("cnn1d", (2, 18), 4).eval()
+    w, samples = with_drawn_norms(module), torch.randn(5, 2, 18)
+    x = samples
+    for k in "123":
+        x = F.conv1d(x, w[f"conv{k}.weight"], w[f"conv{k}.bias"], padding=2)
+        x = normed(w, f"bn{k}", x).clamp(min=0)
+        if k != "3":
+            x = x[..., : x.shape[2] // 2 * 2].unflatten(2, (-1, 2)).amax(3)
+    expected = x.mean(2) @ w["classifier.weight"].T + w["classifier.bias"]
+    torch.testing.assert_close(module(samples), expected, rtol=1e-4, atol=1e-5)
+
+
 def mobilenetv2_by_hand(weights: dict[str, Tensor], x: Tensor, drop: float = 0.0) -> Tensor:
     """The network in functions, batch norm in eval mode: ReLU6 after every convolution but the narrowing
     ones."""
 
     def conv(x: Tensor, name: str, norm: str, stride: int = 1, groups: int = 1) -> Tensor:
         weight = weights[f"{name}.weight"]
-        x = F.conv2d(x, weight, None, stride, weight.shape[-1] // 2, 1, groups)
-        mean, var, scale, shift = (
-            weights[f"{norm}.{part}"][:, None, None]
-            for part in ("running_mean", "running_var", "weight", "bias")
-        )
-        return (x - mean) / torch.sqrt(var + 1e-5) * scale + shift
+        return normed(weights, norm, F.conv2d(x, weight, None, stride, weight.shape[-1] // 2, 1, groups))
 
     def six(x: Tensor) -> Tensor:
         return x.clamp(0, 6)
@@ -385,15 +425,8 @@ def test_mobilenetv2_is_its_equations() -> None:
     dropout of a fifth."""
     torch.manual_seed(3)
     module = models.build("mobilenetv2", (3, 32, 32), 7).eval()
-    for m in module.modules():
-        if isinstance(m, nn.BatchNorm2d):
-            nn.init.uniform_(m.weight, 1.0, 3.0)
-            nn.init.normal_(m.bias)
-            nn.init.normal_(m.running_mean, 0, 0.1)
-            nn.init.uniform_(m.running_var, 0.5, 1.0)
-        elif isinstance(m, nn.Linear):
-            nn.init.normal_(m.weight)
-    x, weights = torch.randn(3, 3, 32, 32), module.state_dict()
+    weights, x = with_drawn_norms(module), torch.randn(3, 3, 32, 32)
+    nn.init.normal_(module.classifier[1].weight)
     with torch.no_grad():
         torch.testing.assert_close(module(x), mobilenetv2_by_hand(weights, x), rtol=1e-3, atol=1e-3)
         module.classifier.train()

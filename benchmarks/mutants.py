@@ -24,6 +24,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -53,9 +54,9 @@ class Mutant:
             )
         return text.replace(self.old, self.new)
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """Changes when the mutant, its file or one of its tests does."""
+        """Changes when the mutant, its file or one of its tests does; fixed before the copies are made."""
         h = hashlib.sha256(repr(self).encode())
         for name in (self.file, *self.tests):
             path = ROOT / name.partition("::")[0]
@@ -171,7 +172,7 @@ def report(mutants: list[Mutant], results: dict[str, Any]) -> bool:
     caught = [m for m in mutants if results[m.name]["caught_by"]]
     nothing = [m for m in mutants if m.because and m not in caught]
     score = f"{len(caught)} of {len(mutants) - len(nothing)} mutants are caught"
-    print(f"\n{score}; {len(nothing)} more change nothing.")
+    print(f"\n{score}; {len(nothing)} more {'changes' if len(nothing) == 1 else 'change'} nothing.")
     return len(caught) + len(nothing) == len(mutants)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,29 @@ def test_the_main_table_is_the_papers_setting() -> None:
     }
     assert {k: settings[k] for k in expected} == expected
     assert len(grid(Choice(full=True).of(full_data=("cifar10",)))) == 12 * 2 * 5
+
+
+def test_fedgen_means_the_benchmarks_form_in_a_study() -> None:
+    """Its name, and so its file, is that of the plain word; a form that is spelt out stands for itself."""
+    asked = cell("digits", "fedgen", 0.1, 42, {})
+    assert asked.words["method"] == "fedgen"
+    assert asked.settings()["fedgen"]["labels"] == "own"
+    assert "-fedgen-seed42-" in asked.name
+    assert cell("digits", "fedgen(labels=all)", 0.1, 42, {}).settings()["fedgen"]["labels"] == "all"
+
+
+def test_an_option_that_came_later_leaves_a_finished_cell_valid(store: Store) -> None:
+    """As a setting does; an option that is gone or has another value does not."""
+    asked = cell("digits", "fedfomo", 0.1, 42, {})
+    now = asked.settings()
+    without = {k: v for k, v in now["fedfomo"].items() if k != "baseline"}
+    for options, valid in (
+        (without, True),
+        ({**without, "models": 4}, False),
+        ({**without, "gone": 1}, False),
+    ):
+        store.put(replace(record(asked), settings={**now, "fedfomo": options}))
+        assert (store.find(asked) is not None) == valid
 
 
 def test_a_part_is_chosen(store: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from pfedsim_paper.protocol import Choice, words
 
 from pfedsim.backends.torch import normalised
 from pfedsim.core.layout import layout_of
+from pfedsim.core.method import Memory, StartingPoint
 from pfedsim.core.rows import Rows
 from pfedsim.dev.conformance import check, final_models, session, small_federation, states
 from pfedsim.errors import Error
@@ -206,6 +208,27 @@ def test_the_control_is_a_method_and_warms_up_as_fedavg() -> None:
 
     assert all(a.equal(b) for a, b in zip(ends(WarmFedPer(rho=1.0)), ends(FedAvg()), strict=True))
     assert all(a.equal(b) for a, b in zip(ends(WarmFedPer(rho=0.0)), ends(FedPer()), strict=True))
+
+
+@pytest.mark.parametrize("far", [0.5, 20.0])
+def test_the_authors_feddyn_pulls_with_a_constant_length(far: float) -> None:
+    """By autograd: alpha/2 |theta - start| over what is trained, beside the loss; a memory changes nothing."""
+    fed = session(FedDynAsRun()).fed
+    drawn = torch.Generator().manual_seed(5)
+    loss, away = torch.randn(2, fed.layout.size, generator=drawn)
+    theta = (fed.initial + far * away).requires_grad_()
+    trained = (theta - fed.initial)[fed.layout.trainable]
+    (0.3 / 2 * trained.norm()).backward()
+    job = SimpleNamespace(
+        fed=fed,
+        start=StartingPoint(fed.initial),
+        memory=Memory(None, {"memory": away}),
+        grad=lambda at, batch: loss,
+    )
+    found = FedDynAsRun(alpha=0.3).gradient(job, theta.detach(), [None])  # type: ignore[arg-type,list-item]
+    assert theta.grad is not None
+    torch.testing.assert_close(found, loss + theta.grad, rtol=1e-5, atol=1e-6)
+    assert float((found - loss).norm()) == pytest.approx(0.15, rel=1e-3)
 
 
 def test_the_authors_per_fedavg_leaves_the_statistics_as_they_were() -> None:

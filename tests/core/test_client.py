@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -44,6 +44,18 @@ def trained(
     return train(method or s.method, job, phases)
 
 
+@dataclass(frozen=True)
+class Stepwise(Method):
+    """Plain steps by a gradient of its own, so that no backend runs a whole phase in one call."""
+
+    def gradient(self, job: Job, theta: Tensor, batches: Sequence[Batch]) -> Tensor:
+        return job.grad(theta, batches[0])
+
+
+BOTH = (Method(), Stepwise())
+on_both_paths = pytest.mark.parametrize("method", BOTH, ids=["at once", "stepwise"])
+
+
 def by_torch(
     s: Session, client: int, epochs: int, lr: float, momentum: float = 0.0, decay: float = 0.0
 ) -> Tensor:
@@ -68,13 +80,17 @@ def by_torch(
     st.floats(0.001, 0.1),
     st.sampled_from([0.0, 0.9]),
     st.sampled_from([0.0, 0.01]),
+    st.sampled_from(BOTH),
 )
 def test_training_is_torchs_sgd_over_slices_of_the_stored_order(
-    client: int, epochs: int, batch: int, lr: float, momentum: float, decay: float
+    client: int, epochs: int, batch: int, lr: float, momentum: float, decay: float, method: Method
 ) -> None:
     s = small.session(epochs=epochs, batch=batch, lr=lr, momentum=momentum, decay=decay)
     torch.testing.assert_close(
-        trained(s, client)[-1], by_torch(s, client, epochs, lr, momentum, decay), rtol=1e-5, atol=1e-5
+        trained(s, client, method=method)[-1],
+        by_torch(s, client, epochs, lr, momentum, decay),
+        rtol=1e-5,
+        atol=1e-5,
     )
 
 
@@ -110,6 +126,57 @@ def test_local_steps_replace_epochs() -> None:
     two = small.session(epochs=2)
     assert trained(one)[-1].equal(trained(two)[-1])
     assert not end.equal(trained(two)[-1])
+
+
+def test_a_shuffled_batch_is_not_a_slice() -> None:
+    """Its first and last sample may lie as far apart as those of a slice."""
+    numbers = torch.tensor([0, 5, 2, 3])
+    job = small.job(small.session(shuffle=True))
+    assert job.batch(numbers).x.equal(job.part("train").x[numbers])
+    assert job.batch(numbers).y.equal(job.labels[numbers])
+
+
+def test_local_steps_are_shared_among_the_phases_as_their_epochs_are() -> None:
+    s = small.session(local_steps=8, epochs=4)
+    job = small.job(s)
+    job.start = StartingPoint(s.fed.initial)
+    taken = []
+    for epochs in (3, 1):
+        before = job.steps
+        train(s.method, job, [Phase(s.fed.layout.trainable, epochs, 0.1)])
+        taken.append(job.steps - before)
+    assert taken == [6, 2]
+
+
+@on_both_paths
+def test_what_is_frozen_stays_whatever_a_phase_asks_for(method: Method) -> None:
+    """Weight decay would move it, though its gradient is zero."""
+    s = small.session(decay=0.1)
+    frozen = s.fed.layout.head
+    layout = replace(s.fed.layout, trainable=s.fed.layout.trainable & ~frozen)
+    job = small.job(s)
+    job.fed, job.start = replace(s.fed, layout=layout), StartingPoint(s.fed.initial)
+    end = train(method, job, [Phase(torch.ones_like(frozen), 1, 0.1)])[-1]
+    assert end[frozen].equal(s.fed.initial[frozen])
+    assert not end[layout.trainable].equal(s.fed.initial[layout.trainable])
+
+
+@on_both_paths
+def test_a_replys_loss_is_the_mean_over_all_steps(method: Method) -> None:
+    s = small.session()
+    job = small.job(s)
+    job.start = StartingPoint(s.fed.initial)
+    end = train(method, job, [Phase(s.fed.layout.trainable, 2, 0.1)])[-1]
+    module, losses = small.module(s).train(), []
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    x, y = small.normal(s, 0)
+    for k in (0, 8, 16) * 2:
+        loss = F.cross_entropy(module(x[k : k + 8]), y[k : k + 8])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert job.reply(end).info["loss"] == pytest.approx(sum(losses) / 6, rel=1e-5)
 
 
 @pytest.mark.parametrize(("round", "rate"), [(0, 0.2), (3, 0.2 * 0.5**3)])
@@ -165,38 +232,41 @@ def test_shuffling_redraws_every_epoch_by_address() -> None:
     assert steps_of(s, 0, epochs=2, round=1) != first
 
 
-def test_a_phase_moves_its_entries_and_no_other_by_a_bit() -> None:
+@on_both_paths
+def test_a_phase_moves_its_entries_and_no_other_by_a_bit(method: Method) -> None:
     s = small.session(momentum=0.9, decay=0.1)
     layout = s.fed.layout
     for mask in (layout.head, layout.body, layout.norm, layout.head | layout.buffers):
-        end = trained(s, phases=[Phase(mask, 2, 0.1)])[-1]
+        end = trained(s, phases=[Phase(mask, 2, 0.1)], method=method)[-1]
         moved = end != s.fed.initial
         assert not (moved & ~mask & ~layout.buffers).any()
         assert moved[mask & layout.trainable].any()
         assert moved[layout.buffers].any()  # statistics follow every train-mode pass
 
 
-def test_phases_follow_each_other_or_start_anew_and_momentum_starts_at_zero() -> None:
+@on_both_paths
+def test_phases_follow_each_other_or_start_anew_and_momentum_starts_at_zero(method: Method) -> None:
     s = small.session(momentum=0.9)
     layout = s.fed.layout
     head, body = Phase(layout.head, 1, 0.1), Phase(layout.body, 1, 0.1)
-    ends = trained(s, phases=[head, body])
+    ends = trained(s, phases=[head, body], method=method)
     job = small.job(s)
     job.start = StartingPoint(ends[0])
-    assert train(s.method, job, [body])[-1].equal(ends[1])
+    assert train(method, job, [body])[-1].equal(ends[1])
     elsewhere = s.fed.initial + 0.01
-    again = trained(s, phases=[head, Phase(layout.body, 1, 0.1, start=elsewhere)])
+    again = trained(s, phases=[head, Phase(layout.body, 1, 0.1, start=elsewhere)], method=method)
     job = small.job(s)
     job.start = StartingPoint(elsewhere)
     assert again[0].equal(ends[0])
-    assert train(s.method, job, [body])[-1].equal(again[1])  # its own start brings its own statistics
+    assert train(method, job, [body])[-1].equal(again[1])  # its own start brings its own statistics
 
 
-def test_training_leaves_its_start_alone() -> None:
+@on_both_paths
+def test_training_leaves_its_start_alone(method: Method) -> None:
     s = small.session()
     before = s.fed.initial.clone()
-    trained(s)
-    trained(s, phases=[Phase(s.fed.layout.trainable, 1, 0.1, start=s.fed.initial)])
+    trained(s, method=method)
+    trained(s, phases=[Phase(s.fed.layout.trainable, 1, 0.1, start=s.fed.initial)], method=method)
     assert s.fed.initial.equal(before)
 
 

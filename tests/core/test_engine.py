@@ -87,6 +87,31 @@ def test_offered_memories_that_nobody_accepts_are_dropped() -> None:
     assert memories.of(2).kept is None
 
 
+class Backwards:
+    """An engine whose results come in reverse, and which notes each of its calls."""
+
+    def __init__(self, engine: Any):
+        self.engine, self.memories, self.events, self.calls = engine, engine.memories, [], 0
+
+    def run(self, task: str, works: Sequence[Work], deadline: float | None = None) -> Any:
+        self.calls += 1
+        self.events.append({"event": "called", "number": self.calls})
+        yield from reversed(list(self.engine.run(task, works, deadline)))
+
+
+def test_results_come_in_any_order_and_events_are_told_once() -> None:
+    s = small.session()
+    *_, last = small.rounds(s)
+    engine: Any = Backwards(s.engine)
+    turned = list(small.rounds(s, engine=engine))
+    travels = ~s.side.wire.kept
+    assert turned[-1].server.model[travels].equal(last.server.model[travels])
+    assert [round.events for round in turned] == [({"event": "called", "number": k},) for k in (1, 2)]
+    scores = small.score(s, turned[-1].state, engine=engine)
+    assert [one.client for one in scores.clients] == [0, 1, 2, 3]
+    assert scores.summary() == small.score(s, last.state).summary()
+
+
 class Remote(HeldMemories):
     """Clients that hold their own memories."""
 
@@ -95,6 +120,19 @@ class Remote(HeldMemories):
 
     def elsewhere(self) -> tuple[int, ...]:
         return (0, 3)
+
+
+def test_what_is_saved_does_not_change_with_the_run() -> None:
+    """Neither what was saved, nor what a run went on from."""
+    memories = HeldMemories()
+    memories.offer(0, Memory(torch.zeros(1)))
+    memories.accept([0])
+    saved = memories.held()
+    memories.restore(saved)
+    memories.offer(1, Memory(torch.ones(1)))
+    memories.accept([1])
+    assert sorted(saved) == [0]
+    assert sorted(memories.held()) == [0, 1]
 
 
 def test_a_state_names_the_memories_that_others_hold() -> None:

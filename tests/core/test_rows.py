@@ -101,3 +101,10 @@ def test_pairs_come_back_from_their_tensors_and_putting_leaves_the_old(
 
 def _content(pairs: Pairs) -> dict[tuple[int, int], float]:
     return {(i, j): value for i in pairs.ids for j, value in pairs.row(i).items()}
+
+
+def test_a_table_does_not_change_with_the_dictionary_it_was_made_from() -> None:
+    given = {0: torch.ones(1)}
+    rows = Rows(torch.zeros(1), given)
+    given[1] = torch.ones(1)
+    assert rows.ids == [0]

@@ -143,6 +143,25 @@ def test_clients_without_samples_do_not_count() -> None:
     assert (scores.micro, scores.mean(), scores.summary()["worst_tenth"]) == (0.75, 0.75, 0.75)
 
 
+def test_the_worst_tenth_is_of_the_clients_that_have_a_score() -> None:
+    """Eleven with samples: the worst one; fails where nine absent ones make it the worst two."""
+    absent = [ClientScore(i, 0, *measure(np.zeros((0, 2)), np.zeros(0, np.int64))) for i in range(11, 20)]
+    scores = Scores("served", 0, "test", (*(_client(i, i, 20) for i in range(11)), *absent))
+    assert scores.summary()["worst_tenth"] == 0
+
+
+def test_a_loss_is_that_of_the_logits_in_full_precision() -> None:
+    """Fails where logits pass through half precision, whose steps are a thousandth."""
+    s = small.session()
+    scores = small.score(s, s.begin())
+    module = small.module(s).double().eval()
+    for c in scores.clients:
+        x, y = small.normal(s, c.client, "test")
+        with torch.no_grad():
+            loss = torch.nn.functional.cross_entropy(module(x.double()), y)
+        assert c.metrics["loss"] == pytest.approx(float(loss), rel=1e-6)
+
+
 @pytest.mark.parametrize("chunk", [1, 3, 256])
 def test_every_client_is_scored_on_its_own_test_part(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pfedsim.core.scoring.CHUNK", chunk)

@@ -43,10 +43,10 @@ def own(s: Session, state: State, client: int, model: Tensor) -> Tensor:
     return torch.where(s.side.wire.kept, mine, model)
 
 
-def by_sgd(s: Session, client: int, start: Tensor) -> Tensor:
+def by_sgd(s: Session, client: int, start: Tensor, lr: float | None = None) -> Tensor:
     """torch.optim.SGD on an ordinary module, over slices of the stored order; a batch of one is skipped."""
     module = small.module(s, start).train()
-    optimiser = torch.optim.SGD(module.parameters(), lr=s.fed.settings.lr)
+    optimiser = torch.optim.SGD(module.parameters(), lr=lr or s.fed.settings.lr)
     x, y = small.normal(s, client)
     for _ in range(EPOCHS):
         for k in range(0, len(y), s.fed.settings.batch):
@@ -95,6 +95,22 @@ def test_fedavg_starts_from_the_common_model(buffers: str) -> None:
     for client, model in enumerate(tuned(s, state)):
         torch.testing.assert_close(
             model, by_sgd(s, client, own(s, state, client, state.server.model)), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_the_second_score_counts_in_epochs_even_where_rounds_count_in_steps() -> None:
+    s, state = finished("fedavg", local_steps=1)
+    for client, model in enumerate(tuned(s, state)):
+        start = own(s, state, client, state.server.model)
+        torch.testing.assert_close(model, by_sgd(s, client, start), rtol=1e-5, atol=1e-6)
+
+
+def test_the_second_score_takes_the_learning_rate_that_the_next_round_would_have() -> None:
+    s, state = finished("fedavg", lr_decay=0.8)
+    for client, model in enumerate(tuned(s, state)):
+        start = own(s, state, client, state.server.model)
+        torch.testing.assert_close(
+            model, by_sgd(s, client, start, s.fed.settings.lr * 0.8**6), rtol=1e-5, atol=1e-6
         )
 
 

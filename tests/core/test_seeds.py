@@ -47,6 +47,12 @@ def test_another_address_is_another_stream_and_the_same_one_the_same(a, b) -> No
     assert draws[0].equal(draws[1]) == (a == b)
 
 
+def test_round_and_client_are_told_apart() -> None:
+    """Round 1 of client 11 is not round 11 of client 1."""
+    pairs = [(1, 11), (11, 1), (111, -1), (0, 111), (1, -1)]
+    assert len({seeds.address(1, "train", round, client) for round, client in pairs}) == len(pairs)
+
+
 def test_seeding_torch_leaves_the_global_generator_as_it_was() -> None:
     before = torch.get_rng_state()
     with seeds.torch_seeded(1, "model"):

@@ -227,6 +227,9 @@ def test_a_wave_before_the_training_asks_whom_it_wants_and_does_not_end_the_roun
     assert sorted(first.traffic) == [0, 1, 2, 3]
     assert sorted(second.traffic) == [1, 2]
     assert [r.state.server.round for r in (first, second)] == [1, 2]
+    model = 4 * int((~s.fed.layout.buffers).sum())  # norm statistics stay at home
+    once, twice = (model, 4), (2 * model, 4 + model)  # asked; asked and trained
+    assert first.traffic == {0: twice, 1: once, 2: twice, 3: once}
     plain = replace(small.session(), schedule=s.schedule)
     assert second.state.server.model[~s.worker.wire.kept].equal(
         rounds(plain)[-1].state.server.model[~s.worker.wire.kept]

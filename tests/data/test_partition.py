@@ -410,10 +410,14 @@ def test_shards_are_dealt_whole_and_hold_few_classes(clients: int, each: int, se
 
 
 def test_two_shards_of_equal_classes_are_at_most_two_classes() -> None:
-    y = np.repeat(np.arange(10), 40)
+    y = np.arange(400) * 7 % 10
     partition = made("shards", y, clients=10, shards_each=2)  # 20 shards of 20: none crosses a class
     assert [len(share) for share in shares(partition)] == [40] * 10
     assert {len(np.unique(y[share])) for share in shares(partition)} <= {1, 2}
+    for share, (a, b) in zip(
+        shares(partition), np.random.RandomState(42).permutation(20).reshape(10, 2), strict=True
+    ):
+        assert sorted(y[share]) == sorted([a // 2] * 20 + [b // 2] * 20)  # shard k is of class k // 2
     with pytest.raises(Error, match="10 clients of 3 shards have only 39 samples, and the minimum is 40"):
         made("shards", y, shards_each=3, minimum=40)
 
@@ -426,7 +430,7 @@ def test_quantities_differ_and_labels_do_not(clients: int, seed: int) -> None:
 
 
 def test_quantity_follows_alpha() -> None:
-    y = np.arange(20_000) % 10
+    y = np.repeat(np.arange(10), 2000)
     even, uneven = (
         [len(s) for s in shares(made("quantity", y, alpha=a, clients=50))] for a in (100.0, 0.5)
     )
@@ -435,6 +439,17 @@ def test_quantity_follows_alpha() -> None:
     assert np.abs(np.bincount(y[share]) / len(share) - 0.1).max() < 0.03
     with pytest.raises(Error, match="a larger alpha or a smaller minimum"):
         made("quantity", np.arange(100) % 2, alpha=0.01, clients=10, minimum=8)
+
+
+@pytest.mark.parametrize(
+    ("samples", "test", "train"),
+    [(100, 0.9, 10), (7, 0.5, 3), (3, 0.0, 2), (3, 1.0, 1), (2, 0.5, 1), (1, 0.5, 0)],
+)
+def test_the_split_is_exact_and_leaves_both_parts_a_sample(samples: int, test: float, train: int) -> None:
+    """100 * (1 - 0.9) is 9.999999999999998."""
+    owner = np.zeros(samples, int)
+    (split,) = made("given", owner, clients=None, minimum=1, test=test, owner=owner).clients
+    assert (len(split.train), len(split.test)) == (train, samples - train)
 
 
 def test_every_client_is_of_one_domain_and_the_last_takes_the_rest() -> None:
@@ -513,3 +528,42 @@ def test_quantity_has_an_alpha_of_its_own() -> None:
     federation = federate("digits", partition="quantity")
     assert federation.partition.recipe["alpha"] == 2
     assert min(sizes(federation.partition)) >= 10
+
+
+def dealt_by_hand(y: np.ndarray, clients: int, alpha: float, minimum: int) -> tuple[list[Any], int]:
+    """The capped Dirichlet partition and the split, written out: one stream; pools stay permuted over passes;
+    (train, test) of every client, and the number of passes."""
+    stream = np.random.RandomState(42)
+    pools = {c: [k for k in range(len(y)) if y[k] == c] for c in range(int(y.max()) + 1)}
+    passes = 0
+    while True:
+        passes += 1
+        shares: list[list[int]] = [[] for _ in range(clients)]
+        for pool in pools.values():
+            stream.shuffle(pool)
+            p = [
+                q if len(share) < len(y) / clients else 0.0
+                for q, share in zip(stream.dirichlet([alpha] * clients), shares, strict=True)
+            ]
+            ends = [int(e * len(pool)) for e in np.cumsum(np.array(p) / sum(p))[:-1]] + [len(pool)]
+            for share, begin, end in zip(shares, [0, *ends], ends, strict=False):
+                share += pool[begin:end]
+        if min(map(len, shares)) >= minimum:
+            break
+    split = []
+    for share in shares:
+        stream.shuffle(share)
+        split.append((share[: len(share) // 2], share[len(share) // 2 :]))
+    return split, passes
+
+
+def test_the_index_lists_of_made_up_labels() -> None:
+    """Against a few lines of their own, and an anchor; fails where the split is not shuffled, its halves are
+    swapped, or pools are reset between passes."""
+    y = np.arange(600) * 7 % 600 % 5
+    expected, passes = dealt_by_hand(y, clients=8, alpha=0.3, minimum=25)
+    partition = deal(y, clients=8, alpha=0.3, minimum=25)
+    assert passes > 1
+    assert [(s.train.tolist(), s.test.tolist()) for s in partition.clients] == expected
+    assert partition.clients[0].train[:5].tolist() == [312, 467, 357, 492, 292]
+    assert partition.digest[:16] == "7495818a9de67b2c"

@@ -25,12 +25,13 @@ DEFAULTS = {
         "steps": 5,
         "batch": 32,
         "lr": 3e-4,
+        "labels": "all",
     },
     "fedbn": {"weights": "samples"},
     "perfedavg": {"weights": "uniform", "alpha": 0.01, "beta": 0.001},
     "fedper": {"weights": "samples"},
     "fedrep": {"weights": "samples", "body_epochs": 1},
-    "fedfomo": {"validation": 0.2, "models": 5},
+    "fedfomo": {"validation": 0.2, "models": 5, "baseline": "current"},
     "fedap": {"weights": "samples", "rho": 0.5, "mu": 0.5},
     "pfedsim": {"rho": 0.5, "warmup": "fedavg", "similarity": "classwise", "own": 1.0},
 }
@@ -58,6 +59,11 @@ def test_presets_set_form_and_own_weight_and_nothing_else(preset, form, own):
     assert parse(f"pfedsim:{preset}").second() == type(parse("pfedsim").second())(
         form, parse(f"pfedsim:{preset}").own
     )
+
+
+def test_the_forms_of_authors_and_benchmark_have_presets():
+    assert asdict(parse("fedgen:reference")) == {**DEFAULTS["fedgen"], "labels": "own"}
+    assert asdict(parse("fedfomo:authors")) == {**DEFAULTS["fedfomo"], "baseline": "before"}
 
 
 def replies_of(fed, weights, seed=0):

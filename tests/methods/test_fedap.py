@@ -8,6 +8,7 @@ import torch
 from pfedsim.core.job import Job, Work
 from pfedsim.core.method import Memory, Message
 from pfedsim.core.rows import Rows
+from pfedsim.methods import parse
 from pfedsim.methods.fedap import Adaptation
 from pfedsim.models.lenet5 import LeNet5
 
@@ -101,6 +102,22 @@ def test_statistics_are_taken_at_the_convolutions_outputs_with_the_client_s_own_
         for f in (lambda v: v.mean(1), lambda v: v.std(1))
     ]
     torch.testing.assert_close(statistics[client].double(), torch.cat(expected), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("client", [0, 3])
+def test_deviations_are_the_populations(client):
+    """Twenty samples, or four: fails where the variance is divided by n - 1, or a tolerance of 1e-3 would hide
+    it."""
+    s = small.session(parse("fedap(rho=0)"), rounds=1)
+    *_, last = small.rounds(s)
+    found = last.server.extra["statistics"][client]
+    module = small.module(s).double().eval()
+    x, _ = small.normal(s, client)
+    with torch.no_grad():
+        hidden = module.hidden(x.double())
+    centred = hidden - hidden.sum(0) / len(x)
+    expected = torch.cat([hidden.sum(0) / len(x), ((centred**2).sum(0) / len(x)).sqrt()])
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_asked_once_after_the_switch_and_mixed_with_the_classifier(session, rounds):

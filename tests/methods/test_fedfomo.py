@@ -35,6 +35,53 @@ def test_weights_of_a_case_worked_by_hand(offer):
     assert float(start.theta[here]) == pytest.approx(7 / 6, rel=1e-5)
 
 
+def test_weights_in_the_authors_form_by_hand(offer):
+    """Compared with -1, where its last training began: L = 1.5 there, the distances are 2, 3, 3, 1.5 and, of
+    its own model, 1: w = 0.5, 0.7/3, -0.5, 1/3, 0.5. Its own is a candidate, but no affinity."""
+    job, here = offer
+    table = {0.0: 1.0, 1.0: 0.5, 2.0: 0.8, -4.0: 3.0, 0.5: 1.0, -1.0: 1.5}
+    job.loss_on = lambda theta, part: table[float(theta[here])]
+    before = torch.zeros(job.fed.layout.size)
+    before[here] = -1.0
+    job.memory = Memory(None, {"before": before})
+    w = [0.5, 0.7 / 3, -0.5, 1 / 3]
+    start = FedFomo(baseline="before").begin(job)
+    torch.testing.assert_close(start.notes["affinity"], torch.tensor(w), rtol=2e-5, atol=0)
+    mixed = (0.5 * 1 + 0.7 / 3 * 2 + 0.5 / 3 + 0.5 * 0) / (0.5 + 0.7 / 3 + 1 / 3 + 0.5)
+    assert float(start.theta[here]) == pytest.approx(mixed, rel=1e-5)
+    job.loss_on = lambda theta, part: float((theta[here] + 1) ** 2)
+    assert torch.equal(FedFomo(baseline="before").begin(job).theta, before)  # nothing better: the baseline
+
+
+def test_the_authors_baseline_is_where_the_last_training_began(session, rounds):
+    """A client's first baseline is its own model; afterwards it remembers every start. Only this form keeps
+    one."""
+    made = session("fedfomo:authors", clients=3, rounds=3, join=1.0)
+    states = [round.state for round in rounds(made)]
+    trainable = made.fed.layout.trainable
+    for memory in states[0].memories.values():  # nobody is offered anything in round 0
+        assert torch.equal(memory.extra["before"][trainable], made.fed.initial[trainable])
+    began = {i: m.extra["before"] for i, m in states[2].memories.items()}
+    for i, message in made.method.send(made.fed, states[1].server, range(3), "train").items():
+        work = Work(i, 2, message, "train")
+        again = made.method.begin(Job(made.worker, work, states[1].memories[i])).theta
+        assert torch.equal(began[i], again)
+    plain = rounds(session("fedfomo", clients=3, rounds=2, join=1.0))[-1].state
+    assert all(not memory.extra for memory in plain.memories.values())
+
+
+def test_a_model_that_equals_its_own_weighs_nothing_and_does_not_divide_by_zero(offer):
+    """|theta_m - theta| + 1e-5: equal models give 0 / 1e-5; a twin with statistics that do better 1 / 1e-5."""
+    job, _ = offer
+    models = torch.zeros(2, job.fed.layout.size)
+    models[1, job.fed.layout.buffers] = 1.0
+    losses = iter([1.0, 1.0, 0.75])
+    job.loss_on = lambda theta, part: next(losses)
+    job.message = Message("train", torch.zeros(job.fed.layout.size), models={"offered": models})
+    w = FedFomo().begin(job).notes["affinity"]
+    assert w.tolist() == [0.0, pytest.approx(0.25 / 1e-5, rel=1e-6)]
+
+
 @pytest.mark.parametrize("why", ["nothing better", "no validation part", "nothing offered"])
 def test_own_model_where_none_is_better(offer, why):
     job, here = offer
@@ -63,6 +110,7 @@ def test_affinity_adds_up_raw_and_ranks_last_round_s_clients():
     )
     assert FedFomo(models=5).offered(server, 0) == [6, 2, 1, 3]
     assert FedFomo(models=3).offered(server, 0) == [6, 2]
+    assert FedFomo(models=2).offered(server, 0) == [6]  # 6 has 2.0, its own 1, 2 only 0.4
     replies = [Reply(0, 1.0, torch.ones(1), {"affinity": torch.tensor([0.25, -0.5])})]
     after = FedFomo(models=3).aggregate(None, server, "train", replies, torch.Generator())
     assert after.extra["affinity"].row(0) == {2: pytest.approx(-0.1), 3: -1.0, 5: 9.0, 6: 2.25}

@@ -41,12 +41,15 @@ def test_the_generator_is_as_large_as_reported(session):
 
 
 @pytest.mark.parametrize("number", [1, 40, 2000])
-def test_step_is_the_gradient_of_the_written_loss(small_job, point, batches, quiet, gradient_of, number):
+@pytest.mark.parametrize(("form", "only"), [("own", 2), ("all", 1)])
+def test_step_is_the_gradient_of_the_written_loss(
+    small_job, point, batches, quiet, gradient_of, number, form, only
+):
     """B8.14: fails where G is in train mode, the KL target is not detached, the coefficients have no floor,
-    or y' comes from classes that the client does not have."""
+    or y' comes from the other form's classes."""
     job, (x, y) = small_job, batches[0]
     job.round, job.labels = number, torch.tensor([2, 2, 2])
-    job.message = Message("train", job.message.model, quiet)
+    job.message = Message("train", job.message.model, {**quiet, "known": torch.tensor([0.0, 1.0, 0.0])})
     generator = module_of(quiet, METHOD, 3, 4).eval()
 
     def generated(labels):
@@ -58,7 +61,7 @@ def test_step_is_the_gradient_of_the_written_loss(small_job, point, batches, qui
     def loss(theta):
         log_f = job.scores(theta, x).log_softmax(1)
         target = job.head(point, generated(y)).softmax(1)
-        drawn = torch.full((8,), 2)
+        drawn = torch.full((8,), only)
         ce = F.nll_loss(log_f, y)
         kl = F.kl_div(log_f, target, reduction="batchmean")
         return (
@@ -67,13 +70,48 @@ def test_step_is_the_gradient_of_the_written_loss(small_job, point, batches, qui
             + 8 / 32 * coefficient * F.cross_entropy(job.head(theta, generated(drawn)), drawn)
         )
 
-    step = METHOD.gradient(job, point, batches)
+    step = replace(METHOD, labels=form).gradient(job, point, batches)
     torch.testing.assert_close(step, gradient_of(point, loss), rtol=1e-10, atol=1e-12)
 
 
 def test_round_0_is_plain(small_job, point, batches):
     """B8.14: no regularisation while G has learnt nothing."""
     assert torch.equal(METHOD.gradient(small_job, point, batches), small_job.grad(point, batches[0]))
+
+
+def test_a_round_without_known_classes_is_plain(small_job, point, batches, quiet):
+    """Where nobody replied to round 0, there is no label to draw."""
+    small_job.round = 1
+    small_job.message = Message("train", small_job.message.model, {**quiet, "known": torch.zeros(3)})
+    assert torch.equal(METHOD.gradient(small_job, point, batches), small_job.grad(point, batches[0]))
+
+
+def test_the_server_sends_the_classes_of_all_replies_so_far(small_fed):
+    """A class stays known after the round that named it; the reference form neither holds nor sends any."""
+    fed, rng = small_fed, torch.Generator()
+    for method, known in ((METHOD, [[1, 0, 1], [1, 1, 1]]), (replace(METHOD, labels="own"), [None, None])):
+        server = method.init(fed, fed.initial, rng)
+        for counts, expected in zip(([[6, 0, 1], [2, 0, 0]], [[0, 3, 0], [0, 1, 0]]), known, strict=True):
+            replies = [
+                replace(reply, extra={"labels": torch.tensor(c, dtype=torch.float32)})
+                for reply, c in zip(replies_of(fed), counts, strict=True)
+            ]
+            server = method.aggregate(fed, server, "train", replies, rng)
+            sent = method.send(fed, server, [0], "train")[0].extra
+            assert (sent["known"].tolist() if "known" in sent else None) == expected
+
+
+@pytest.mark.parametrize("fan_in", [5, 500])
+def test_the_generator_starts_from_torch_s_default_range(small_fed, fan_in):
+    """Weights and biases uniform in +-1/sqrt(fan in), as nn.Linear's; the norm layer at 1 and 0."""
+    method = FedGen(noise=fan_in - 3, hidden=64)
+    g = method.generator(small_fed).start(torch.Generator().manual_seed(0))["g"]
+    inner, scale, shift, outer = g.split([64 * (fan_in + 1), 64, 64, 4 * 65])
+    assert 0.95 * fan_in**-0.5 < float(inner.abs().max()) <= fan_in**-0.5
+    assert 0.9 * 64**-0.5 < float(outer.abs().max()) <= 64**-0.5
+    assert float(inner.mean().abs()) < 0.1 * fan_in**-0.5
+    assert scale.eq(1).all()
+    assert shift.eq(0).all()
 
 
 def replies_of(fed):
@@ -153,8 +191,9 @@ def test_five_steps_are_torch_s_adam(small_fed, small_job):
     assert float(after["adam_steps"]) == 5
 
 
-def test_a_run_sends_the_generator_and_gets_label_counts(session, rounds):
-    made = session("fedgen")
+@pytest.mark.parametrize(("spec", "classes"), [("fedgen", 10), ("fedgen:reference", 0)])
+def test_a_run_sends_the_generator_and_gets_label_counts(session, rounds, spec, classes):
+    made = session(spec)
     first, second = rounds(made)
     assert not first.events
     assert not second.events
@@ -163,5 +202,5 @@ def test_a_run_sends_the_generator_and_gets_label_counts(session, rounds):
         assert reply.extra["labels"].tolist() == [int((labels == c).sum()) for c in range(10)]
     assert float(second.state.server.extra["adam_steps"]) == 10
     assert not made.method.send(made.fed, second.state.server, [0], "score")[0].extra
-    size, travels = 4 * (4212 + 64), 4 * int((~made.side.wire.kept).sum())
+    size, travels = 4 * (4212 + 64 + classes), 4 * int((~made.side.wire.kept).sum())
     assert all(down == travels + size for down, _ in second.traffic.values())

@@ -41,6 +41,11 @@ def test_a_whole_run_of_warm_up_is_the_warm_up(finals, buffers):
     assert not same(fedavg, fedbn)  # else the equalities would say nothing
 
 
+def test_local_only_shares_nothing_whatever_is_shared(finals):
+    """Fails where only trained entries are kept, so that shared norm statistics would be averaged."""
+    assert same(finals("local", buffers="shared"), finals("local", buffers="local"))
+
+
 def test_pfedsim_with_one_client_a_round_is_training_alone(finals):
     alone = finals("local", join=0.25, rounds=4)
     assert same(finals("pfedsim(rho=0)", join=0.25, rounds=4), alone)

@@ -64,6 +64,20 @@ def test_bias_plays_no_part(small_fed):
     assert similarity(phi(a), phi(b)) == similarity(phi(moved), phi(b))
 
 
+def test_without_own_weight_a_client_that_met_nobody_keeps_its_own(small_fed):
+    """own = 0 leaves no weight at all: fails where that is divided by. Opposite classifiers weigh 0, too."""
+    fed, rng, method = small_fed, torch.Generator(), Personalization(own=0.0)
+    server = ServerState(5, fed.initial, Rows(fed.initial))
+    one, other = replies_of(fed, [0, 1])
+    opposite = Reply(1, 10.0, torch.where(fed.layout.head, -one.model, other.model))
+    server = method.aggregate(fed, server, "train", [one, opposite], rng)
+    assert server.extra["similarity"].row(0) == {1: 0.0}
+    messages = method.send(fed, server, [0, 1, 3], "train")
+    assert messages[0].model.equal(one.model)
+    assert messages[1].model.equal(opposite.model)
+    assert messages[3].model.equal(fed.initial)
+
+
 @pytest.mark.parametrize("form", ["classwise", "mean"])
 def test_clamped_at_both_ends(form):
     """B8.10: equal classifiers weigh -ln 1e-6, not infinity; opposite ones 0."""

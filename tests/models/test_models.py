@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from pfedsim import models
 from pfedsim.core.layout import layout_of
@@ -338,3 +339,105 @@ def test_cnn1d_sees_order_in_time_and_mlp_every_cell() -> None:
     table = models.build("mlp", (4,), 3).eval()
     y = torch.randn(1, 4)
     assert all(not torch.allclose(table(y), table(y + torch.eye(4)[k])) for k in range(4))
+
+
+def with_drawn_norms(module: nn.Module) -> dict[str, Tensor]:
+    """Gives norm layers values that matter in eval mode; returns all tensors."""
+    for m in module.modules():
+        if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d):
+            nn.init.uniform_(m.weight, 1.0, 3.0)
+            nn.init.normal_(m.bias)
+            nn.init.normal_(m.running_mean, 0, 0.1)
+            nn.init.uniform_(m.running_var, 0.5, 1.0)
+    return module.state_dict()
+
+
+def normed(weights: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    """Batch norm in eval mode, channels second."""
+    mean, var, scale, shift = (
+        weights[f"{name}.{part}"].view(-1, *[1] * (x.ndim - 2))
+        for part in ("running_mean", "running_var", "weight", "bias")
+    )
+    return (x - mean) / torch.sqrt(var + 1e-5) * scale + shift
+
+
+def test_mlp_is_its_equations() -> None:
+    torch.manual_seed(3)
+    module = models.build("mlp", (2, 3), 4).eval()
+    w, x = with_drawn_norms(module), torch.randn(5, 2, 3)
+    hidden = x.reshape(5, 6)
+    for k in "12":
+        hidden = normed(w, f"bn{k}", hidden @ w[f"fc{k}.weight"].T + w[f"fc{k}.bias"]).clamp(min=0)
+    expected = hidden @ w["classifier.weight"].T + w["classifier.bias"]
+    torch.testing.assert_close(module(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_cnn1d_is_its_equations() -> None:
+    torch.manual_seed(3)
+    module = models.build("cnn1d", (2, 18), 4).eval()
+    w, samples = with_drawn_norms(module), torch.randn(5, 2, 18)
+    x = samples
+    for k in "123":
+        x = F.conv1d(x, w[f"conv{k}.weight"], w[f"conv{k}.bias"], padding=2)
+        x = normed(w, f"bn{k}", x).clamp(min=0)
+        if k != "3":
+            x = x[..., : x.shape[2] // 2 * 2].unflatten(2, (-1, 2)).amax(3)
+    expected = x.mean(2) @ w["classifier.weight"].T + w["classifier.bias"]
+    torch.testing.assert_close(module(samples), expected, rtol=1e-4, atol=1e-5)
+
+
+def mobilenetv2_by_hand(weights: dict[str, Tensor], x: Tensor, drop: float = 0.0) -> Tensor:
+    """The network in functions, batch norm in eval mode: ReLU6 after every convolution but the narrowing
+    ones."""
+
+    def conv(x: Tensor, name: str, norm: str, stride: int = 1, groups: int = 1) -> Tensor:
+        weight = weights[f"{name}.weight"]
+        return normed(weights, norm, F.conv2d(x, weight, None, stride, weight.shape[-1] // 2, 1, groups))
+
+    def six(x: Tensor) -> Tensor:
+        return x.clamp(0, 6)
+
+    x, k = six(conv(x, "features.0.0", "features.0.1", 2)), 0
+    for expansion, _, blocks, stride in (
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    ):
+        for block in range(blocks):
+            k += 1
+            at, before, place = f"features.{k}.conv", x, 0
+            if expansion > 1:
+                x, place = six(conv(x, f"{at}.0.0", f"{at}.0.1")), 1
+            step = stride if block == 0 else 1
+            x = six(conv(x, f"{at}.{place}.0", f"{at}.{place}.1", step, x.shape[1]))
+            x = conv(x, f"{at}.{place + 1}", f"{at}.{place + 2}")
+            x = x + before if x.shape == before.shape else x
+    x = six(conv(x, "features.18.0", "features.18.1")).mean((2, 3))
+    return F.linear(F.dropout(x, drop), weights["classifier.1.weight"], weights["classifier.1.bias"])
+
+
+def test_mobilenetv2_is_its_equations() -> None:
+    """Fails with ReLU in place of ReLU6 (norm layers are scaled up, so that activations pass 6) and without
+    dropout of a fifth."""
+    torch.manual_seed(3)
+    module = models.build("mobilenetv2", (3, 32, 32), 7).eval()
+    weights, x = with_drawn_norms(module), torch.randn(3, 3, 32, 32)
+    nn.init.normal_(module.classifier[1].weight)
+    with torch.no_grad():
+        torch.testing.assert_close(module(x), mobilenetv2_by_hand(weights, x), rtol=1e-3, atol=1e-3)
+        module.classifier.train()
+        torch.manual_seed(4)
+        dropped = module(x)
+        torch.manual_seed(4)
+        torch.testing.assert_close(dropped, mobilenetv2_by_hand(weights, x, 0.2), rtol=1e-3, atol=1e-3)
+
+
+def test_a_fresh_mobilenetv2_classifier_is_small_and_normal() -> None:
+    torch.manual_seed(0)
+    last = models.build("mobilenetv2", (3, 32, 32), 50).classifier[1]
+    assert float(last.weight.detach().std()) == pytest.approx(0.01, rel=0.02)
+    assert not last.bias.any()

@@ -17,6 +17,7 @@ from pfedsim.methods import label
 from pfedsim.runs import config as configs
 from pfedsim.runs.config import Config
 from pfedsim.runs.reader import slug
+from pfedsim_paper.forms import form
 
 FORMAT = "pfedsim cell 1"
 OF_THE_MACHINE = ("digests", "backend")  # found when a cell runs, not asked
@@ -32,7 +33,8 @@ class Cell:
 
     @property
     def config(self) -> Config:
-        return configs.check(self.words)
+        """What is run."""
+        return configs.check({**self.words, "method": form(str(self.words["method"]))})
 
     def settings(self) -> dict[str, Any]:
         """The words with nothing left open; studies state what a data set would decide, so that no data are
@@ -52,7 +54,7 @@ class Cell:
     @property
     def name(self) -> str:
         """What a person calls it, and its file: the data set, then what tells it apart."""
-        config = self.config
+        config = configs.check(self.words)
         dealt = (
             f"dir{config.alpha:g}"
             if config.partition == "dirichlet" and config.alpha
@@ -110,10 +112,7 @@ class Store:
         if self._found.get(path, (0,))[0] != written:
             record = read(path)
             now, then = cell.settings(), record.settings
-            # a setting that is new since then had its present default; one that is gone or has another
-            # value makes it another run
-            same = all(now.get(k, None) == v for k, v in then.items() if k not in OF_THE_MACHINE)
-            self._found[path] = written, record if same else None
+            self._found[path] = written, record if _agrees(now, then) else None
         return self._found[path][1]
 
     def put(self, record: Record) -> Path:
@@ -129,6 +128,16 @@ class Store:
     def records(self, cells: Iterable[Cell]) -> list[Record]:
         """Those of the cells that are done, in their order."""
         return [record for cell in cells if (record := self.find(cell))]
+
+
+def _agrees(now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
+    """Whether recorded settings are the present ones. A setting or a method's option that is new since then
+    does not count; one that is gone or has another value makes it another run."""
+
+    def same(a: Any, b: Any) -> bool:
+        return _agrees(a, b) if isinstance(a, dict) and isinstance(b, dict) else bool(a == b)
+
+    return all(same(now.get(key), value) for key, value in then.items() if key not in OF_THE_MACHINE)
 
 
 def read(path: Path) -> Record:

@@ -16,6 +16,7 @@ from pfedsim.runs.config import Config
 from pfedsim_paper import as_printed, pictures
 from pfedsim_paper.cells import Cell as Run
 from pfedsim_paper.cells import Record, Store
+from pfedsim_paper.forms import form
 from pfedsim_paper.grid import dealt, points, set_name, spread, title
 from pfedsim_paper.paper import paper
 from pfedsim_paper.protocol import Choice, words
@@ -79,7 +80,9 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
         for method, figures in found.items():
             with one_thread():
                 clock = Clock()
-                session = prepare(config.model_copy(update={"method": method}), federation).observed(clock)
+                session = prepare(config.model_copy(update={"method": form(method)}), federation).observed(
+                    clock
+                )
                 server, times, traffic = session.begin(), 0, []
                 for round in session.rounds(server):
                     server, times = round.server, times + len(round.asked)

@@ -28,7 +28,9 @@ class FedDyn(Method):
         "without gradient, and a norm "
         "that is not squared; a later version lacks the alpha theta term; another library does not "
         "square the norm either. "
-        "Here: a memory per client, the squared norm, h over all n clients."
+        "Here: a memory per client, the squared norm, h over all n clients. The model that is handed out and "
+        "scored is mean - h / alpha, as Algorithm 1 has it; the authors' code scores the plain mean of the "
+        "clients' models."
     )
 
     weights: Weights = "uniform"

@@ -5,9 +5,9 @@ far."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Lt
 
@@ -32,13 +32,20 @@ class FedFomo(Method):
         "The validation part is redrawn at every load in one code base, so that it leaks into training; "
         "the loss is summed over "
         "batches and divided by samples; candidates are drawn from all clients rather than the last "
-        "round's."
+        "round's. The authors compare models with the client's own before its last local training and count "
+        "its current model as a candidate, which then gets most of the weight (preset `authors`); the "
+        "benchmark compares with the current model, and so do we by default."
     )
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"authors": {"baseline": "before"}}
 
     validation: Annotated[
         float, Ge(0), Lt(1), "share of a client's train part that judges others' models"
     ] = 0.2
     models: Annotated[Count, "most models that a client is offered in a round (M)"] = 5
+    baseline: Annotated[
+        Literal["current", "before"],
+        "what models are compared with: the client's own now, or as it was before its last local training",
+    ] = "current"
 
     def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> ServerState:
         import torch
@@ -73,21 +80,25 @@ class FedFomo(Method):
         others = [job.mine(model) for model in job.message.models.get("offered", ())]
         if not others or not len(job.part("validation").y):
             return StartingPoint(own, {"affinity": own.new_zeros(len(others))})
-        loss, trainable = job.loss_on(own, "validation"), job.fed.layout.trainable
-        apart = [float((model - own)[trainable].double().norm()) for model in others]
-        # w_m = (L_i(own) - L_i(m)) / (|theta_m - theta_own| + 1e-5)
+        before = job.memory.extra.get("before")
+        base = own if before is None else job.mine(before)
+        candidates = others if before is None else [*others, own]
+        loss, trainable = job.loss_on(base, "validation"), job.fed.layout.trainable
+        apart = [float((model - base)[trainable].double().norm()) for model in candidates]
+        # w_m = (L_i(base) - L_i(m)) / (|theta_m - theta_base| + 1e-5)
         w = [
             (loss - job.loss_on(model, "validation")) / (d + 1e-5)
-            for model, d in zip(others, apart, strict=True)
+            for model, d in zip(candidates, apart, strict=True)
         ]
-        better = [(weight, model) for weight, model in zip(w, others, strict=True) if weight > 0]
+        better = [(weight, model) for weight, model in zip(w, candidates, strict=True) if weight > 0]
         return StartingPoint(
-            weighted_mean(better) if better else own,
-            {"affinity": torch.tensor(w, dtype=own.dtype, device=own.device)},
+            weighted_mean(better) if better else base,
+            {"affinity": torch.tensor(w[: len(others)], dtype=own.dtype, device=own.device)},
         )
 
     def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
-        return job.reply(ends[-1], affinity=job.start.notes["affinity"]), job.remember(ends[-1])
+        before = {"before": job.start.theta} if self.baseline == "before" else {}
+        return job.reply(ends[-1], affinity=job.start.notes["affinity"]), job.remember(ends[-1], **before)
 
     def aggregate(
         self, fed: Fed, server: ServerState, task: str, replies: Sequence[Reply], rng: torch.Generator

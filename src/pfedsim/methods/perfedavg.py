@@ -28,7 +28,8 @@ class PerFedAvg(Method):
         "base, so that they never "
         "leave their first values; clients with a single batch do no step at all; another library trains "
         "every client twice a "
-        "round."
+        "round. Steps take the batches of an epoch in pairs: with shuffle = false, a client with an odd "
+        "number of batches (above one) never trains on its last one, because it is the same in every epoch."
     )
 
     weights: Weights = "uniform"

@@ -36,7 +36,8 @@ WARM = "warm"
 @dataclass(frozen=True)
 class TwoStage(Method):
     """Every hook goes to `first()` for floor(rho T) rounds, then to `second()`: told apart by
-    `server.personal` at the server and by `message.stage` at the client, never by the round."""
+    `server.personal` at the server and by `message.stage` at the client. Rounds count even if nobody
+    replied."""
 
     rho: Share = 0.5
 
@@ -66,8 +67,8 @@ class TwoStage(Method):
         """How many rounds the warm-up takes: T_g = floor(rho T)."""
         return math.floor(self.rho * rounds + 1e-9)
 
-    def _turn(self, fed: Fed, server: ServerState, finished: int) -> ServerState:
-        """At the switch every client gets the common model."""
+    def _after(self, fed: Fed, server: ServerState, finished: int) -> ServerState:
+        """The server after so many finished rounds: at the switch every client gets the common model."""
         if server.personal is None and finished >= self.warm_rounds(fed.settings.rounds):
             return replace(server, personal=Rows(server.model))
         return server
@@ -85,12 +86,14 @@ class TwoStage(Method):
                 f"{self.title}: {first.title or type(first).__name__} cannot warm up, because it has no "
                 "common model"
             )
-        return self._turn(fed, server, 0)
+        return self._after(fed, server, 0)
 
     def plan(self, fed: Fed, server: ServerState, sampled: Sequence[int]) -> tuple[str, Sequence[int]]:
+        server = self._after(fed, server, server.round)
         return self._at_server(server).plan(fed, server, sampled)
 
     def send(self, fed: Fed, server: ServerState, clients: Sequence[int], task: str) -> dict[int, Message]:
+        server = self._after(fed, server, server.round)
         messages = self._at_server(server).send(fed, server, clients, task)
         if server.personal is not None:
             return messages
@@ -99,8 +102,9 @@ class TwoStage(Method):
     def aggregate(
         self, fed: Fed, server: ServerState, task: str, replies: Sequence[Reply], rng: torch.Generator
     ) -> ServerState:
+        server = self._after(fed, server, server.round)
         server = self._at_server(server).aggregate(fed, server, task, replies, rng)
-        return self._turn(fed, server, server.round + 1) if task == "train" else server
+        return self._after(fed, server, server.round + 1) if task == "train" else server
 
     def keeps(self, layout: Layout) -> Tensor:
         return self._stages[1].keeps(layout)

@@ -1,6 +1,7 @@
 """MobileNetV2, width 1, with the tensor names of torchvision's, so that its weights load as they are.
 Sandler et al., MobileNetV2: inverted residuals and linear bottlenecks, CVPR 2018. The stem has stride 2
-(the pFedSim paper's table prints 1, a slip)."""
+(the pFedSim paper's table prints 1, a slip). A fresh classifier starts from N(0, 0.01) and bias 0, as
+torchvision's does; the author's code puts in a new linear layer, which starts from torch's default."""
 
 from __future__ import annotations
 

@@ -189,6 +189,16 @@ def test_partition_settings_without_effect_are_refused(settings: dict[str, Any],
         pfedsim.federate(clients=4, **settings)
 
 
+def test_errors_in_python_name_no_options_of_the_command_line(tmp_path: Path) -> None:
+    settings = QUICK | {"model": "small:Net"}
+    (tmp_path / "file").touch()
+    pfedsim.train(table(), "fedavg", tmp_path / "run", **settings)
+    for place, more in (("file", {}), ("run", {}), ("run", {"resume": True, "lr": 0.5})):
+        with pytest.raises(Error, match="choose another folder") as caught:
+            pfedsim.train(table(), "fedavg", tmp_path / place, **settings, **more)  # type: ignore[arg-type]
+        assert "--" not in str(caught.value)
+
+
 def test_options_of_another_method_are_refused() -> None:
     with pytest.raises(Error, match=r"pfedsim\.rho = 0\.1 has no effect on the method 'fedavg'"):
         pfedsim.train(table(), "fedavg", **{"pfedsim.rho": 0.1}, **QUICK)

@@ -127,7 +127,7 @@ def test_an_existing_folder_needs_a_word(tmp_path: Path) -> None:
     code, said = Command(*words, "--resume", "--lr", "0.5", cwd=tmp_path).wait()
     assert (code, said) == (
         2,
-        "pfedsim: run is another run: its lr is 0.01, 0.5 was asked for; give another --out, or --fresh\n",
+        "pfedsim: run is another run: its lr is 0.01, 0.5 was asked for; choose another folder, or delete this one\n",
     )
     assert Command("resume", "run", "--quiet", cwd=tmp_path).wait() == (0, "run\n")
     assert Command("resume", "nothing", cwd=tmp_path).wait() == (

@@ -184,7 +184,9 @@ def test_a_norm_layer_without_momentum_is_refused_by_name() -> None:
 
 
 def test_no_classifier_is_refused_with_the_papers_reason() -> None:
-    with pytest.raises(Error, match=r"(?s)'tail'.*image segmentation and content generation.*--head"):
+    with pytest.raises(
+        Error, match=r"(?s)'tail'.*image segmentation and content generation.*name yours as head"
+    ):
         layout_of(_changed(), "tail")
     with pytest.raises(Error, match="no linear layer"):
         layout_of(_changed(tail=nn.ReLU()), "tail")

@@ -116,7 +116,7 @@ def test_a_clients_model_read_back_scores_as_its_row_says(
 
 
 def test_train_needs_a_federation() -> None:
-    with pytest.raises(Error, match="train needs a federation"):
+    with pytest.raises(Error, match="expected the federation that federate"):
         pfedsim.train("digits", "pfedsim")  # type: ignore[arg-type]
 
 
@@ -251,7 +251,7 @@ def test_a_run_that_diverges_ends_and_says_so(digits: Federation, tmp_path: Path
     heard: list[Progress] = []
     with pytest.raises(
         Error,
-        match=r"no client's reply could be used in any round .*: client \d, round 2: .*not finite.*; try a lower --lr$",
+        match=r"no client's reply could be used in any round .*: client \d, round 2: .*not finite.*; try a lower lr$",
     ):
         run(
             digits,

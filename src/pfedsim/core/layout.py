@@ -154,7 +154,7 @@ def _last_linear(module: nn.Module, head: str) -> nn.Linear:
             "similarity is not suitable "
             "for models without a classifier, e.g. image segmentation and content generation (the "
             "paper's first limitation); "
-            "name yours with --head"
+            "name yours as head"
         ) from None
     linear = [m for m in classifier.modules() if isinstance(m, nn.Linear)]
     if not linear:

@@ -18,8 +18,8 @@ class LeNet5(nn.Module):
         if len(shape) != 3 or min(shape[1:]) < 16:
             needs = "lenet5 takes images (channels, height, width) of at least 16 x 16"
             raise Error(
-                f"{needs}; these samples are {shape}: take --model mlp or cnn1d, or your own with "
-                "--model file.py:Class"
+                f"{needs}; these samples are {shape}: use the model mlp or cnn1d, or your own as "
+                "file.py:Class"
             )
         channels, height, width = shape
         self.conv1 = nn.Conv2d(channels, 6, 5)

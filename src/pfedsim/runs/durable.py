@@ -161,7 +161,7 @@ def held(folder: Path) -> Iterator[None]:
     except BlockingIOError:
         os.close(descriptor)
         raise Busy(
-            f"{folder} is in use: another process is running into it; wait for it, or choose another --out"
+            f"{folder} is in use: another process is running into it; wait for it, or choose another folder"
         ) from None
     except OSError as error:
         if error.errno not in UNLOCKABLE:

@@ -75,9 +75,9 @@ def execute(
         keep = tempfile.TemporaryDirectory(prefix="pfedsim-")
         out = Path(keep.name)
     elif out.exists() and not out.is_dir():
-        raise Error(f"{out} is a file; choose another --out")
+        raise Error(f"{out} is a file; choose another folder")
     elif out.exists() and any(out.iterdir()) and not (resume and (has_begun(out) or is_run_folder(out))):
-        raise Error(f"{out} exists and is not empty; choose another --out")
+        raise Error(f"{out} exists and is not empty; choose another folder")
     with ExitStack() as stack:
         stack.enter_context(one_thread())
         if resume and (config is None or has_begun(out)):
@@ -103,7 +103,7 @@ def execute(
             out.mkdir(parents=True, exist_ok=True)
             stack.enter_context(held(out))
             if (out / "config.toml").is_file():
-                raise Error(f"{out} was taken by another process meanwhile; choose another --out")
+                raise Error(f"{out} was taken by another process meanwhile; choose another folder")
         if not finished:
             was.notes.append(room(was.session, out))
             execution = _Execution(
@@ -370,7 +370,7 @@ class _Execution:
         if not counts["accepted"]:
             if not counts["unused"]:
                 raise Error("no client answered in time in any round: dropouts are set so")
-            diverged = "; try a lower --lr" if re.search("not finite|loss is", self._why) else ""
+            diverged = "; try a lower lr" if re.search("not finite|loss is", self._why) else ""
             raise Error(
                 f"no client's reply could be used in any round (events.jsonl names all): {self._why}{diverged}"
             )

@@ -72,7 +72,7 @@ def begin(run: Run, config: Config, out: Path) -> None:
     """Lays the longer run in `out` as if it had been stopped after the finished one's last round; resuming it
     does the rest. The folder appears whole or not at all."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Error(f"{out} exists and is not empty; choose another --out")
+        raise Error(f"{out} exists and is not empty; choose another folder")
     record = run.final_record()
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = out.with_name(f".{out.name}-{os.getpid()}")

@@ -67,6 +67,6 @@ def _device(name: str) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise Error(
-            f"device {name!r}: torch finds {torch.cuda.device_count()} CUDA devices here; use --device cpu"
+            f"device {name!r}: torch finds {torch.cuda.device_count()} CUDA devices here; use the device cpu"
         )
     return device

@@ -53,7 +53,7 @@ def stated(run: Path) -> Config:
     """The configuration in this folder."""
     if not (run / "config.toml").is_file():
         what = (
-            "was stopped before it began; start it again with --fresh"
+            "was stopped before it began; delete it and start again"
             if (run / "timings.jsonl").is_file()
             else "is not a run's folder"
         )

@@ -52,7 +52,7 @@ def stopped(
     if differs and found and not allow_drift:
         raise Error(
             f"{run} was made with other software or hardware ({'; '.join(differs)}): its bits may "
-            "change; --allow-drift goes on"
+            f"change; `pfedsim resume {run} --allow-drift` continues"
         )
     known = list(before.get("drift", []))
     return Stopped(session, found, notes, known + differs if found else [])
@@ -99,5 +99,5 @@ def _same(run: Path, own: Config, asked: Config) -> None:
         if old.get(name) != new.get(name):
             raise Error(
                 f"{run} is another run: its {name} is {old.get(name)}, {new.get(name)} was asked for; "
-                "give another --out, or --fresh"
+                "choose another folder, or delete this one"
             )

@@ -36,7 +36,7 @@ def room(session: Session, out: Path) -> str:
     if free < least:
         raise Error(
             f"{out}: the run needs at least {least:,} bytes of disk, {free:,} are free; make room or "
-            "choose another --out"
+            "choose another folder"
         )
     if free < most:
         return (

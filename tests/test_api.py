@@ -124,7 +124,9 @@ def test_compare_without_a_folder_keeps_its_runs_as_long_as_the_result() -> None
     ("words", "says"),
     [
         ({"methods": "fedavg"}, r"compare takes a list of methods, such as .*, not 'fedavg'"),
-        ({"seeds": 3}, r"compare takes a list of seeds, such as \[42, 43\], not int"),
+        ({"methods": []}, r"compare takes a list of methods, such as .*, not \[\]"),
+        ({"seeds": 3}, r"compare takes a list of seeds, such as \[42, 43\], not 3"),
+        ({"seeds": ["a"]}, r"compare takes a list of seeds, such as \[42, 43\], not \['a'\]"),
         ({"seed": 3}, r"compare takes seeds = \[\.\.\.\], not seed = 3"),
         (
             {"methods": ["fedavg"], "fedprox.mu": 0.1},
@@ -143,7 +145,9 @@ def test_a_method_objects_options_are_set_once() -> None:
 
 
 def test_similarities_as_an_array() -> None:
-    array = Pairs({0: {2: 0.5}, 2: {0: 0.25, 1: 1.0}}).array(4)
+    pairs = Pairs({0: {2: 0.5}, 2: {0: 0.25, 1: 1.0}})
+    assert repr(pairs) == "Pairs(3 pairs of 3 clients)"
+    array = pairs.array(4)
     assert array.shape == (4, 4)
     known = {(i, j): array[i, j] for i, j in np.argwhere(~np.isnan(array)).tolist()}
     assert known == {(0, 2): 0.5, (2, 0): 0.25, (2, 1): 1.0}
@@ -197,6 +201,11 @@ def test_errors_in_python_name_no_options_of_the_command_line(tmp_path: Path) ->
         with pytest.raises(Error, match="choose another folder") as caught:
             pfedsim.train(table(), "fedavg", tmp_path / place, **settings, **more)  # type: ignore[arg-type]
         assert "--" not in str(caught.value)
+
+
+def test_a_federation_takes_no_settings_of_a_run() -> None:
+    with pytest.raises(Error, match="rounds is a setting of a run, not of a federation: give it to train"):
+        pfedsim.federate("digits", rounds=3)
 
 
 def test_options_of_another_method_are_refused() -> None:

@@ -32,6 +32,8 @@ def federate(data: str | Path | DataSet = "digits", **settings: Any) -> Federati
             "save arrays with numpy.savez('mine.npz', x=x, y=y) and give that file"
         )
     given = _nested(settings)
+    for word in configs.Config.model_fields.keys() & given.keys() - set(configs.OF_FEDERATION):
+        raise Error(f"{word} is a setting of a run, not of a federation: give it to train or compare")
     config = configs.check({"data": data.name if isinstance(data, DataSet) else str(data), **given})
     refuse_unused(given, config)
     return deal(config, data=data if isinstance(data, DataSet) else None)
@@ -74,10 +76,10 @@ def compare(
     are reused and stopped ones continue; without it the folder lives as long as the result."""
     from pfedsim.experiments.compare import compare as run_all
 
-    if isinstance(methods, (str, Method)):
+    if isinstance(methods, (str, Method)) or not methods:
         raise Error(f"compare takes a list of methods, such as ['fedavg', 'pfedsim'], not {methods!r}")
-    if not isinstance(seeds, Sequence):
-        raise Error(f"compare takes a list of seeds, such as [42, 43], not {_short(seeds)}")
+    if not isinstance(seeds, Sequence) or not all(isinstance(seed, int) for seed in seeds):
+        raise Error(f"compare takes a list of seeds, such as [42, 43], not {seeds!r}")
     for word, instead in (("method", "methods"), ("seed", "seeds")):
         if word in settings:
             raise Error(f"compare takes {instead} = [...], not {word} = {settings[word]!r}")

@@ -58,6 +58,7 @@ def test_the_join_ratio_suits_the_number_of_clients(clients: int, join: float) -
         ({"suffle": True}, "did you mean 'shuffle'?"),
         ({"score": {"evry": 3}}, "'score.evry'; did you mean 'score.every'?"),
         ({"zzz": 1}, "there is no setting 'zzz'; pfedsim run --help lists all settings"),
+        ({"lr": {"a": "b" * 100}}, "lr = {'a': '" + 53 * "b" + "...: it should be a valid number"),
         ({"pfedsim": 1}, "pfedsim = 1: set one of its options, as in pfedsim.OPTION"),
         ({"dropouts": {"late_clients": 3}}, "dropouts.late_clients = 3: it should be a list, as in [3, 7]"),
         ({"fedprxo": {"mu": 1}}, "there is no setting 'fedprxo'"),

@@ -15,7 +15,7 @@ from pfedsim.data import catalogue, own
 from pfedsim.data.fetch import sources
 from pfedsim.data.readers.folders import LAYOUTS
 from pfedsim.errors import Error, nearest
-from pfedsim.runs.config import Config
+from pfedsim.runs.config import OF_FEDERATION, Config
 
 app = typer.Typer(help="Data sets: list, get, add, show.", no_args_is_help=True, rich_markup_mode=None)
 DataDir = Annotated[
@@ -24,20 +24,6 @@ DataDir = Annotated[
         "--data-dir", metavar="DIR", help="folder of the data sets (default: $PFEDSIM_DATA, else ./data)"
     ),
 ]
-DEALT = {
-    "data_dir",
-    "size",
-    "clients",
-    "partition",
-    "alpha",
-    "classes_each",
-    "shards_each",
-    "clients_each",
-    "unseen",
-    "minimum",
-    "test",
-    "partition_seed",
-}
 
 
 @app.command("list")
@@ -166,7 +152,7 @@ def add(
 
 
 @app.command(cls=Grouped)
-@with_settings(*(set(Config.model_fields) - DEALT), file=False)
+@with_settings(*(set(Config.model_fields) - set(OF_FEDERATION)), file=False)
 def show(
     config: Config,
     name: Annotated[str, typer.Argument(help="a set's name or file")],

@@ -119,6 +119,9 @@ class Pairs:
                 matrix[i, j] = value
         return matrix
 
+    def __repr__(self) -> str:
+        return f"Pairs({sum(map(len, self._rows.values()))} pairs of {len(self.ids)} clients)"
+
     def tensors(self) -> dict[str, Tensor]:
         """As three tensors `i`, `j`, `value`, sorted: how files hold it."""
         import torch

@@ -75,9 +75,9 @@ def _mark_switches(axes: Axes, runs: Mapping[str, Sequence[Run]]) -> None:
 
 def _switch(run: Run) -> int | None:
     """The last round of a warm-up; None where a run has none, or nothing else."""
-    method, rounds = run.config.method_made(), run.summary["rounds"]
-    switch = method.warm_rounds(rounds) if isinstance(method, TwoStage) else 0
-    return switch if 0 < switch < rounds else None
+    method, planned = run.config.method_made(), run.config.settings().rounds
+    switch = method.warm_rounds(planned) if isinstance(method, TwoStage) else 0
+    return switch if 0 < switch < run.summary["rounds"] else None
 
 
 def _curve(run: Run) -> dict[int, float]:

@@ -33,7 +33,7 @@ from pfedsim.engines.serial import Serial
 from pfedsim.errors import Error
 from pfedsim.models import pretrained
 from pfedsim.plugin import source_digest
-from pfedsim.runs.config import Config, Digests
+from pfedsim.runs.config import OF_FEDERATION, Config, Digests
 from pfedsim.runs.network import Network
 
 if TYPE_CHECKING:
@@ -114,22 +114,8 @@ def federate(
     if config.unseen is not None:
         partition = partitions.hold_out(partition, config.unseen, config.partition_seed)
     _as_stated("partition", config.digests.partition, partition.digest)
-    words = (
-        *(
-            "data",
-            "data_dir",
-            "size",
-            "clients",
-            "partition",
-            "alpha",
-            "classes_each",
-            "shards_each",
-            "clients_each",
-            "unseen",
-        ),
-        *("minimum", "test", "partition_seed"),
-    )
-    return Federation(data, partition, {word: getattr(config, word) for word in words}, in_memory)
+    asked = {word: getattr(config, word) for word in ("data", *OF_FEDERATION)}
+    return Federation(data, partition, asked, in_memory)
 
 
 def _as_stated(name: str, stated: str | None, found: str) -> None:

@@ -16,13 +16,14 @@ from pfedsim.methods import METHODS
 
 ROOT = Path(pfedsim.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-LEAVES = {"errors", "plugin"}
+LEAVES = {"errors", "plugin", "lazy"}
 FOUNDATION = {*LEAVES, "core.seeds", "core.settings", "core.layout", "core.rows"}
 CORE = {*FOUNDATION, "core.method", "core.job", "core.client", "core.guard", "core.server", "core.scoring"}
 EDGES = ("cli", "report", "api", "runs", "experiments", "export", "track")  # what is built on the core
 ALLOWED = {  # room -> which of our rooms it may import
     "errors": set(),
     "plugin": {"errors"},
+    "lazy": set(),
     **dict.fromkeys(FOUNDATION - LEAVES, FOUNDATION),
     "core.rows": {*FOUNDATION, "backends"},  # its sums run in native code where there is any
     "core.method": FOUNDATION,
@@ -33,7 +34,7 @@ ALLOWED = {  # room -> which of our rooms it may import
     "core.scoring": CORE - {"core.scoring"},
     "core": set(),
     "methods": {*FOUNDATION, "core.method", "methods"},
-    "data": {"errors", "data"},
+    "data": {*LEAVES, "data"},
     "models": {*LEAVES, "models", "core.layout"},
     "backends": {"errors", "core.layout", "backends"},
     "engines": {*CORE, "engines"},

@@ -17,7 +17,6 @@ from pfedsim_paper import (
     rho,
     similarity,
 )
-from pfedsim_paper.cells import Record, Store
 from pfedsim_paper.evidence import Evidence
 from pfedsim_paper.likeness import MEASURES, SUBSETS
 from pfedsim_paper.protocol import Choice, cell
@@ -26,6 +25,7 @@ from pfedsim_paper.verdicts import CHECKS
 from test_cells import record
 from test_reports import tables
 
+from pfedsim.experiments import Record, Store
 from pfedsim.methods import METHODS
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from pfedsim_paper import gaps, overhead, privacy, similarity
-from pfedsim_paper.cells import Record, Store
 from pfedsim_paper.protocol import Choice, cell
 from pfedsim_paper.studies import STUDIES
 from test_cells import record
 
+from pfedsim.experiments import Record, Store
 from pfedsim.report.document import Document, Figure
 
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pfedsim.report.document import Document, Figure, Section, Table, cells
+from pfedsim.experiments import Cell, Record, Store
+from pfedsim.report.document import Document, Figure, Section, Table, entries
 from pfedsim.runs.config import Config
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Record, Store
 from pfedsim_paper.grid import dealt, set_name
 from pfedsim_paper.lengths import LENGTHS, alone, trained
 from pfedsim_paper.protocol import Choice
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
 IMAGES = 2000
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     choice = choice.of(alphas=(0.1,))
     return [
-        Run(
+        Cell(
             alone(data, choice, length, alpha, seed, clients=10),
             "cka",
             (("images", IMAGES), ("trained", length)),
@@ -135,7 +134,7 @@ def report(store: Store, choice: Choice) -> Document:
             sections.append(Section(heading, ["Not measured yet."]))
             continue
         means = between(record)
-        rows = [cells(k, layer, f"{value:.3f}") for k, (layer, value) in enumerate(means.items())]
+        rows = [entries(k, layer, f"{value:.3f}") for k, (layer, value) in enumerate(means.items())]
         table = Table(
             f"cka-{cell.words['data']}-{cell.words['alpha']:g}-{dict(cell.extra)['trained']}-{cell.words['seed']}",
             f"Mean linear CKA of two clients' networks on {record.found['images']:,} held-out images, at "

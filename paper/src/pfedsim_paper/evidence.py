@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from pfedsim.experiments import Store
 from pfedsim.methods import METHODS
 from pfedsim_paper import domains, rho
-from pfedsim_paper.cells import Store
 from pfedsim_paper.grid import MICRO, Path, Runs, dealt, runs, set_name
 from pfedsim_paper.paper import paper, printed
 from pfedsim_paper.protocol import OF_THE_PAPER, SEEDS, WHOLE, Choice

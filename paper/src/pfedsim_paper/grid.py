@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from pfedsim.experiments import Record, Store
 from pfedsim.methods import METHODS, label, parse
-from pfedsim.report.document import Cell
+from pfedsim.report.document import Entry
 from pfedsim_paper import paper
-from pfedsim_paper.cells import Record, Store
 from pfedsim_paper.protocol import Choice, alphas, base, cell
 
 Path = tuple[str, ...]
@@ -155,11 +155,11 @@ def worse_off(method: Runs, alone: Runs) -> float | None:
     return mean(shares) if shares else None
 
 
-def decimal(value: float | None) -> Cell:
+def decimal(value: float | None) -> Entry:
     """A correlation, a distance or the like."""
-    return Cell("-") if value is None else Cell(f"{value:.3f}", value=value)
+    return Entry("-") if value is None else Entry(f"{value:.3f}", value=value)
 
 
-def points(value: float | None, sign: str = "+") -> Cell:
+def points(value: float | None, sign: str = "+") -> Entry:
     """A difference in points."""
-    return Cell("-") if value is None else Cell(f"{round(value, 2) + 0.0:{sign}.2f}", value=value)
+    return Entry("-") if value is None else Entry(f"{round(value, 2) + 0.0:{sign}.2f}", value=value)

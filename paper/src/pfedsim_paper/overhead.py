@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from pfedsim.report.document import Cell, Document, Section, Table, cells
+from pfedsim.experiments import Cell, Record, Store
+from pfedsim.report.document import Document, Entry, Section, Table, entries
 from pfedsim.report.tables import size
 from pfedsim.runs.config import Config
 from pfedsim_paper import as_printed, pictures
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Record, Store
 from pfedsim_paper.grid import dealt, points, set_name, spread, title
 from pfedsim_paper.paper import paper
 from pfedsim_paper.protocol import Choice, words
@@ -42,12 +41,12 @@ HOW = (
 )
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     """One cell for all methods, so that they take turns."""
     choice = choice.of(methods=METHODS, alphas=(0.1,), full_data=paper()["overhead"]["data"])
     quiet = {"rounds": 20, "score": {"every": 0, "finetune": 0}}
     return [
-        Run(
+        Cell(
             words(data, "fedavg", alpha, choice.seeds[0], {**quiet, **choice.settings}, full=choice.full),
             "overhead",
             (("methods", ",".join(choice.methods)),),
@@ -166,16 +165,16 @@ def _scale(record: Record) -> str:
     )
 
 
-def _label(what: str, cell: Run) -> str:
+def _label(what: str, cell: Cell) -> str:
     return f"{what}-{cell.words['data']}-{cell.words['alpha']:g}" + (
         f"-{cell.words['backend']}" if "backend" in cell.words else ""
     )
 
 
-def _time(record: Record, cell: Run) -> Table:
+def _time(record: Record, cell: Cell) -> Table:
     theirs, data = paper()["overhead"], str(cell.words["data"])
     base = mean(record.found["methods"]["fedavg"]["xi"]) if "fedavg" in record.found["methods"] else None
-    rows: list[list[Cell]] = []
+    rows: list[list[Entry]] = []
     for method, figures in record.found["methods"].items():
         printed = (
             theirs["cells"][method][theirs["data"].index(data)]
@@ -186,7 +185,7 @@ def _time(record: Record, cell: Run) -> Table:
             theirs["cells"]["fedavg"][theirs["data"].index(data)][0] if data in theirs["data"] else None
         )
         rows.append(
-            cells(
+            entries(
                 title(method),
                 *(spread([1e4 * s for s in figures[clock]]) for clock in ("xi", "xi_cpu")),
                 points(mean(figures["xi"]) / base if base else None, ""),
@@ -203,10 +202,10 @@ def _time(record: Record, cell: Run) -> Table:
     )
 
 
-def _bytes(record: Record, cell: Run) -> Table:
+def _bytes(record: Record, cell: Cell) -> Table:
     theirs, model = paper()["overhead"]["complexity"], record.found["model_bytes"]
     rows = [
-        cells(
+        entries(
             title(m),
             size(f["bytes_down"]),
             size(f["bytes_up"]),

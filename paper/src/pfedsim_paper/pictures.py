@@ -12,7 +12,7 @@ from pfedsim_paper.grid import MICRO, TUNED, dealt, runs, set_name, title
 from pfedsim_paper.protocol import Choice
 
 if TYPE_CHECKING:
-    from pfedsim_paper.cells import Store
+    from pfedsim.experiments import Store
     from pfedsim_paper.gaps import Compared, Tried
 
 NEAR, CLOSED, OPEN = "near", "far, closed by a cause", "far, open"

@@ -10,11 +10,10 @@ import numpy as np
 
 from pfedsim.core.rows import Rows
 from pfedsim.errors import Error
-from pfedsim.report.document import Cell, Document, Section, Table, cells
+from pfedsim.experiments import Cell, Store
+from pfedsim.report.document import Document, Entry, Section, Table, entries
 from pfedsim.runs.config import Config
 from pfedsim_paper import pictures
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Store
 from pfedsim_paper.grid import dealt, decimal, set_name, title
 from pfedsim_paper.protocol import Choice, words
 
@@ -47,11 +46,11 @@ HOW = (
 )
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     choice = choice.of(methods=METHODS, alphas=(0.1,))
     quiet = {"score": {"every": 0, "finetune": 0}}
     return [
-        Run(
+        Cell(
             words(data, method, alpha, seed, {**quiet, **choice.settings}, full=choice.full),
             "privacy",
             (("method", method),),
@@ -191,7 +190,7 @@ def _auroc(present: np.ndarray, score: np.ndarray) -> float | None:
 
 def report(store: Store, choice: Choice) -> Document:
     sections = [Section("What is tried", [HOW])]
-    rows: dict[str, list[list[Cell]]] = {}
+    rows: dict[str, list[list[Entry]]] = {}
     for cell in plan(choice):
         record = store.find(cell)
         where = (
@@ -200,12 +199,12 @@ def report(store: Store, choice: Choice) -> Document:
         lines = rows.setdefault(where, [])
         method = title(str(cell.words["method"]))
         if record is None:
-            lines.append(cells(method, "not measured yet", "-", "-", "-"))
+            lines.append(entries(method, "not measured yet", "-", "-", "-"))
             continue
         for way, got in record.found.items():
             if isinstance(got, dict):
                 lines.append(
-                    cells(method, way, *(decimal(got.get(k)) for k in ("auroc", "distance", "guess")))
+                    entries(method, way, *(decimal(got.get(k)) for k in ("auroc", "distance", "guess")))
                 )
     for where, lines in rows.items():
         head = ["method", "from", "AUROC, classes present", "distance told", "distance guessed"]

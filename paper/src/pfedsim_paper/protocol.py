@@ -9,8 +9,8 @@ from typing import Any
 
 from pfedsim.data import data_dir, own
 from pfedsim.errors import Error, nearest
+from pfedsim.experiments import Cell
 from pfedsim.methods import METHODS
-from pfedsim_paper.cells import Cell
 
 COMMON: dict[str, Any] = {  # section 5.1, and reference behaviour where the paper is silent
     "epochs": 5,

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pfedsim.report.document import Cell, Document, Section, Table, cells, ranked
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Store
+from pfedsim.experiments import Cell, Store
+from pfedsim.report.document import Document, Entry, Section, Table, entries, ranked
 from pfedsim_paper.grid import (
     CLIENTS,
     MICRO,
@@ -42,7 +41,7 @@ def _parts(choice: Choice) -> list[tuple[Choice, dict[str, Any]]]:
     ]
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     """Every switched run, and the same run unswitched."""
     return [
         cell for part, switched in _parts(choice) for more in ({}, switched) for cell in grid(part, **more)
@@ -156,11 +155,11 @@ def _scale(store: Store, choice: Choice, data: str) -> list[str]:
     ]
 
 
-def _cells(found: Sequence[tuple[str, Runs]]) -> list[list[Cell]]:
-    columns = [cells(*(name for name, _ in found))]
+def _cells(found: Sequence[tuple[str, Runs]]) -> list[list[Entry]]:
+    columns = [entries(*(name for name, _ in found))]
     for path in PATHS:
         columns.append(ranked([r.mean(path) for _, r in found], [r.text(path) for _, r in found]))
-    columns.append(cells(*(r.seeds for _, r in found)))
+    columns.append(entries(*(r.seeds for _, r in found)))
     return [list(row) for row in zip(*columns, strict=True)]
 
 
@@ -181,7 +180,7 @@ def _forms(store: Store, data: str, choice: Choice) -> list[Table]:
         )
         base, *others = found.items()
         rows = [
-            cells(
+            entries(
                 title(m), *(spread(base[1].minus(r, path), "+") for path in PATHS), r.common(base[1]).seeds
             )
             for m, r in others
@@ -199,21 +198,21 @@ def _switched(
     choice, switched = part
     made = []
     for alpha in choice.alphas:
-        rows: list[list[Cell]] = []
+        rows: list[list[Entry]] = []
         for method in choice.methods:
             there = runs(store, choice, data, method, alpha, **switched)
             here = runs(store, choice, data, method, alpha)
             here = here.common(there) if there.by_seed else here  # like with like
             rows += _cells([(f"{title(method)}, {off}", here), (f"{title(method)}, {on}", there)])
             rows.append(
-                cells(
+                entries(
                     "difference, seed by seed",
                     *(spread(there.minus(here, path), "+") for path in PATHS),
                     there.common(here).seeds,
                 )
             )
         rows = [
-            [Cell(c.text, "", c.value) for c in row] for row in rows
+            [Entry(c.text, "", c.value) for c in row] for row in rows
         ]  # a difference is the point here, not who is best
         made.append(
             Table(

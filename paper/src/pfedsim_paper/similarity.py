@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pfedsim.report.document import Cell, Document, Figure, Section, Table, cells
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Record, Store
+from pfedsim.experiments import Cell, Record, Store
+from pfedsim.report.document import Document, Entry, Figure, Section, Table, entries
 from pfedsim_paper.grid import dealt, set_name
 from pfedsim_paper.lengths import LENGTHS, alone, trained
 from pfedsim_paper.likeness import SUBSETS
@@ -28,11 +27,11 @@ DIVIDED = (
 )
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     """Shared with the study `metrics`."""
     choice = choice.of()
     return [
-        Run(
+        Cell(
             alone(data, choice, length, None, seed, clients=4, partition="given", minimum=2),
             "likeness",
             (("clients", "four"), ("trained", length)),
@@ -47,7 +46,7 @@ def name(a: int, b: int) -> str:
     return f"({NAMES[a]}, {NAMES[b]})"
 
 
-def heading(cell: Run) -> str:
+def heading(cell: Cell) -> str:
     dealt_ = f", {dealt(cell.words['alpha'])}" if "alpha" in cell.words else ""
     return f"{set_name(str(cell.words['data']))}{dealt_}, trained for {trained(cell)}, seed {cell.words['seed']}"
 
@@ -75,21 +74,21 @@ def _begins(maps: Mapping[str, np.ndarray]) -> dict[str, float]:
     }
 
 
-def _parts(record: Record, cell: Run) -> list[str | Table | Figure]:
+def _parts(record: Record, cell: Cell) -> list[str | Table | Figure]:
     label = f"similarity-{cell.words['data']}-{dict(cell.extra)['trained']}-{cell.words['seed']}"
     found = record.found
     matrix = np.array([found["cosines"][f"{a}{b}"] for a, b in combinations(range(4), 2)])
     digits, digits_cs = decimals(matrix), decimals(np.array(found["CS"]))
     theirs = dict(zip(PAIRS, paper()["metrics"]["CS"], strict=True))
-    rows: list[list[Cell]] = []
+    rows: list[list[Entry]] = []
     for a, b in combinations(range(4), 2):
-        per_class = [Cell(f"{v:.{digits}f}", value=v) for v in found["cosines"][f"{a}{b}"]]
+        per_class = [Entry(f"{v:.{digits}f}", value=v) for v in found["cosines"][f"{a}{b}"]]
         both = theirs.get((a, b))
         rows.append(
             [
-                *cells(name(a, b), f"{found['data'][a][b]:.2f}"),
-                Cell(f"{found['CS'][a][b]:.{digits_cs}f}", value=found["CS"][a][b]),
-                *cells("-" if both is None else f"{both:.2f}"),
+                *entries(name(a, b), f"{found['data'][a][b]:.2f}"),
+                Entry(f"{found['CS'][a][b]:.{digits_cs}f}", value=found["CS"][a][b]),
+                *entries("-" if both is None else f"{both:.2f}"),
                 *per_class,
             ]
         )

@@ -9,21 +9,19 @@ from typing import Any
 import numpy as np
 
 from pfedsim.core.rows import Pairs
-from pfedsim.report.document import Document, Figure, Section, Table, cells
+from pfedsim.experiments import Cell, Store, packed, unpacked
+from pfedsim.report.document import Document, Figure, Section, Table, entries
 from pfedsim.report.tables import size
 from pfedsim.runs.config import Config
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Store
 from pfedsim_paper.grid import dealt, set_name
-from pfedsim_paper.packing import packed, unpacked
 from pfedsim_paper.protocol import Choice, words
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     choice = choice.of(methods=("pfedsim",), data=("digits",), alphas=(0.5,))
     quiet = {"score": {"every": 0, "finetune": 0}}
     return [
-        Run(
+        Cell(
             words(data, "pfedsim", alpha, choice.seeds[0], {**quiet, **choice.settings}, full=choice.full),
             "workflow",
         )
@@ -83,14 +81,14 @@ def report(store: Store, choice: Choice) -> Document:
             if phase in found:
                 f = found[phase]
                 rows += [
-                    cells(
+                    entries(
                         f"{phase}, round {f['round']}",
                         "1 distribute",
                         f"{size(f['down'])} to each of clients {_listed(f['sampled'])}",
                     ),
-                    cells("", "2 train", f"loss {min(f['loss']):.3f} to {max(f['loss']):.3f}"),
-                    cells("", "3 send back", f"{size(f['up'])} from each"),
-                    cells("", "4 aggregate", _made(phase, f)),
+                    entries("", "2 train", f"loss {min(f['loss']):.3f} to {max(f['loss']):.3f}"),
+                    entries("", "3 send back", f"{size(f['up'])} from each"),
+                    entries("", "4 aggregate", _made(phase, f)),
                 ]
         table = Table(
             f"workflow-{cell.words['data']}",

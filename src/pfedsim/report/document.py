@@ -26,7 +26,7 @@ DAGGERS = ("†", "‡", "§", "¶")
 
 
 @dataclass(frozen=True)
-class Cell:
+class Entry:
     """What a table shows at one place: its words, whether they are best or second, and the number behind
     them."""
 
@@ -43,7 +43,7 @@ class Table:
     name: str
     title: str
     head: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[Entry]]
     groups: Sequence[tuple[str, int]] = ()
     rules: Sequence[int] = ()
     notes: Sequence[str] = ()
@@ -102,18 +102,18 @@ class Document:
         return [part for part in self.parts() if isinstance(part, Figure)]
 
 
-def cells(*texts: object) -> list[Cell]:
+def entries(*texts: object) -> list[Entry]:
     """Plain cells."""
-    return [text if isinstance(text, Cell) else Cell(str(text)) for text in texts]
+    return [text if isinstance(text, Entry) else Entry(str(text)) for text in texts]
 
 
-def ranked(values: Sequence[float | None], texts: Sequence[str]) -> list[Cell]:
+def ranked(values: Sequence[float | None], texts: Sequence[str]) -> list[Entry]:
     """Best and second best marked, by the numbers as printed to two decimals; equals share a place."""
     shown = [None if v is None else round(v, 2) for v in values]
     order = sorted({v for v in shown if v is not None}, reverse=True)
     places = {v: (BEST, SECOND)[k] for k, v in enumerate(order[:2])}
     marks = ["" if v is None else places.get(v, "") for v in shown]
-    return [Cell(text, mark, value) for text, mark, value in zip(texts, marks, values, strict=True)]
+    return [Entry(text, mark, value) for text, mark, value in zip(texts, marks, values, strict=True)]
 
 
 def markdown(document: Document, level: int = 1, pictures: str | None = None) -> str:

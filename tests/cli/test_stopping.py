@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pfedsim.cli import app, main
+from pfedsim.cli import main
+from pfedsim.cli.folders import make_room
 from pfedsim.errors import Error
 
 QUICK = [
@@ -153,14 +154,12 @@ def test_on_a_terminal_it_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     for stream in ("stdin", "stdout"):
         monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True, raising=False)
     monkeypatch.setattr(typer, "prompt", lambda *_, **__: answer)
-    from pfedsim.cli.app import _make_room
-
     monkeypatch.chdir(tmp_path)
     if answer == "quit":
         with pytest.raises(typer.Exit):
-            _make_room(Path("run"), False, False)
+            make_room(Path("run"), False, False)
     else:
-        assert _make_room(Path("run"), False, False) == (answer == "resume")
+        assert make_room(Path("run"), False, False) == (answer == "resume")
     assert (tmp_path / "run").exists() == (answer != "fresh")
 
 
@@ -169,11 +168,11 @@ def test_fresh_deletes_nothing_that_holds_no_run(tmp_path: Path) -> None:
     (paper / "figures").mkdir(parents=True)
     (paper / "table.tex").write_text("mine")
     with pytest.raises(Error, match="holds more than a run"):
-        app._make_room(paper, resume=False, fresh=True)
+        make_room(paper, resume=False, fresh=True)
     real.mkdir()
     (real / "timings.jsonl").touch()
     link.symlink_to(real)
     with pytest.raises(Error, match="is a link"):
-        app._make_room(link, resume=False, fresh=True)
+        make_room(link, resume=False, fresh=True)
     assert (paper / "table.tex").is_file()
     assert (real / "timings.jsonl").is_file()

@@ -128,7 +128,7 @@ def test_from_python_and_in_comparisons(digits: Federation, tmp_path: Path) -> N
         method="fedavg", model="lenet5", clients=6, alpha=0.5, minimum=40, rounds=3, epochs=1, local_steps=1
     )
 
-    def fails(done: object) -> None:
+    def fails(name: str, done: object) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

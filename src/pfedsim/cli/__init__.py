@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -14,6 +16,18 @@ class Interrupted(BaseException):
 
 class Terminated(BaseException):
     """SIGTERM."""
+
+
+@contextmanager
+def stoppable(then: Callable[[], str]) -> Iterator[None]:
+    """Says with a stop what to do next. Not KeyboardInterrupt itself, which click would take for its
+    own."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(then()) from None
+    except Terminated:
+        raise Terminated(then()) from None
 
 
 def _terminated(*_: Any) -> None:

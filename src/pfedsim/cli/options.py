@@ -17,6 +17,8 @@ from pfedsim.runs import config as configs
 from pfedsim.runs.config import Config
 
 NOT_OPTIONS = {"score", "dropouts", "options", "digests"}
+Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the result's place")]
+Json = Annotated[bool, typer.Option("--json", help="print the summary as JSON, and nothing else")]
 
 
 def with_settings(

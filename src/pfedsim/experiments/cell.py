@@ -6,8 +6,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
 
 from pfedsim.data.dataset import Defaults
 from pfedsim.errors import Error
@@ -28,7 +31,16 @@ class Cell:
     kind: str = "run"
     extra: tuple[tuple[str, Any], ...] = ()
 
-    @property
+    @classmethod
+    def of(cls, config: Config) -> Cell:
+        """The run that a configuration asks for."""
+        words = {name: getattr(config, name) for name in sorted(config.model_fields_set - {"options"})}
+        plain = {
+            k: v.model_dump(exclude_none=True) if isinstance(v, BaseModel) else v for k, v in words.items()
+        }
+        return cls({**plain, **config.options})
+
+    @cached_property
     def config(self) -> Config:
         return configs.check(self.words)
 

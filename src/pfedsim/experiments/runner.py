@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess, parent_process
@@ -90,7 +90,7 @@ class _Process:
 
 def run(
     cells: Sequence[Cell], work: Work, jobs: int, watch: Watch
-) -> Iterator[tuple[Cell, Exception | None]]:
+) -> Generator[tuple[Cell, Exception | None], None, None]:
     """Calls `work(cell, watch)` for every cell, `jobs` at a time, in processes that fork from this one.
     Yields each cell when it ends, with the exception if it failed; `watch` is told every cell's progress.
     Closing the iterator stops what still runs."""
@@ -145,7 +145,7 @@ def _serve(pipe: connection.Connection, work: Work) -> None:
         failure: Exception | None = None
         try:
             work(cell, lambda progress: pipe.send(("progress", progress)))
-        except Error as error:
+        except (Error, OSError) as error:  # of the user or the machine, not ours
             error.add_note(traceback.format_exc())  # a cause does not go through a pipe
             failure = error
         except Exception:

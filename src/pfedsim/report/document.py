@@ -22,6 +22,7 @@ BEST, SECOND = "best", "second"
 MARKDOWN = {BEST: "**{}**", SECOND: "<u>{}</u>", "": "{}"}
 HTML = {BEST: "<b>{}</b>", SECOND: "<u>{}</u>", "": "{}"}
 SENTENCE = 30  # characters: a column with longer cells holds words, which are left and wrapped
+LONG_HEADING = 16  # characters, on a screen
 DAGGERS = ("†", "‡", "§", "¶")
 
 
@@ -53,6 +54,8 @@ class Table:
     """the same numbers as another table, laid out for LaTeX; left out on pages and screens"""
     bars: Sequence[int] = ()
     """columns that LaTeX draws a line before"""
+    names: int = 1
+    """columns at the left that say what a row is"""
 
     def sentences(self) -> list[bool]:
         """Which columns hold any."""
@@ -108,10 +111,16 @@ def entries(*texts: object) -> list[Entry]:
 
 
 def ranked(values: Sequence[float | None], texts: Sequence[str]) -> list[Entry]:
-    """Best and second best marked, by the numbers as printed to two decimals; equals share a place."""
+    """Best and second best marked, by the numbers as printed to two decimals. Two may share a place; a place
+    that more share, or everybody, is not marked."""
     shown = [None if v is None else round(v, 2) for v in values]
-    order = sorted({v for v in shown if v is not None}, reverse=True)
-    places = {v: (BEST, SECOND)[k] for k, v in enumerate(order[:2])}
+    known = [v for v in shown if v is not None]
+    order = sorted(set(known), reverse=True)
+    places = {
+        v: mark
+        for v, mark in zip(order, (BEST, SECOND), strict=False)
+        if known.count(v) <= 2 and (known.count(v) < len(known) or len(known) == 1)
+    }
     marks = ["" if v is None else places.get(v, "") for v in shown]
     return [Entry(text, mark, value) for text, mark, value in zip(texts, marks, values, strict=True)]
 
@@ -136,7 +145,8 @@ def markdown(document: Document, level: int = 1, pictures: str | None = None) ->
 def markdown_table(table: Table) -> str:
     head = _headings(table)
     sides = "".join(
-        "|---" if words or table.prose or k == 0 else "|---:" for k, words in enumerate(table.sentences())
+        "|---" if words or table.prose or k < table.names else "|---:"
+        for k, words in enumerate(table.sentences())
     )
     lines = [f"**{table.title}**", "", _piped(head), f"{sides}|"]
     lines += [
@@ -176,7 +186,7 @@ def _html_part(part: str | Table | Figure) -> str:
     if isinstance(part, str):
         return _html_words(part)
     if isinstance(part, Table):
-        return _html_table(part)
+        return html_table(part)
     return f"<p>{escape(part.title)}</p>\n" + page.picture(
         lambda path, width: part.draw(path, min(width, part.width)), part.title
     )
@@ -195,7 +205,8 @@ def _html_words(text: str) -> str:
     return "\n".join(made)
 
 
-def _html_table(table: Table) -> str:
+def html_table(table: Table) -> str:
+    """The table with its title and notes, as a part of a page."""
     rows = []
     if table.groups:
         rows.append(
@@ -204,7 +215,8 @@ def _html_table(table: Table) -> str:
             + "</tr>"
         )
     kinds = [
-        ' class="words"' if table.prose else ' class="long"' if words else "" for words in table.sentences()
+        ' class="words"' if table.prose or 0 < k < table.names else ' class="long"' if words else ""
+        for k, words in enumerate(table.sentences())
     ]
     rows.append(
         "<tr>"
@@ -232,10 +244,12 @@ def terminal(table: Table, width: int) -> list[RichTable]:
     made = []
     for words, columns in _fitting(table, width):
         shown = RichTable(title=words or None, title_justify="left")
-        shown.add_column(table.head[0], no_wrap=not long[0])
+        shown.add_column(_broken(table.head[0]), overflow="fold")  # names are never cut
         for k in columns:
             shown.add_column(
-                table.head[k], justify="left" if long[k] else "right", no_wrap=not (long[k] or table.prose)
+                _broken(table.head[k]),
+                justify="left" if long[k] or k < table.names else "right",
+                no_wrap=not (long[k] or table.prose),
             )
         for n, row in enumerate(table.rows):
             shown.add_row(
@@ -246,11 +260,24 @@ def terminal(table: Table, width: int) -> list[RichTable]:
     return made
 
 
+def _broken(heading: str) -> str:
+    """On two lines: after a colon, or a long one in its middle."""
+    if ": " in heading or len(heading) < LONG_HEADING or " " not in heading:
+        return heading.replace(": ", ":\n")
+    spaces = [k for k, character in enumerate(heading) if character == " "]
+    middle = min(spaces, key=lambda k: abs(k - len(heading) / 2))
+    return f"{heading[:middle]}\n{heading[middle + 1 :]}"
+
+
 def _fitting(table: Table, width: int) -> list[tuple[str, list[int]]]:
     """The columns of each group, in parts that fit beside the first column; sentences wrap, within a third
     of the screen."""
     room = [
-        3 + max(len(line) for line in [table.head[k], *(row[k].text for row in table.rows)])
+        3
+        + max(
+            len(line)
+            for line in [*_broken(table.head[k]).split("\n"), *(row[k].text for row in table.rows)]
+        )
         for k in range(len(table.head))
     ]
     room = [

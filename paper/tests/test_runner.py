@@ -17,8 +17,8 @@ from pfedsim_paper.command import run_missing
 from pfedsim_paper.protocol import Choice, cell
 from rich.console import Console
 
-from pfedsim.experiments import Progress, Store, read, unpacked
-from pfedsim.runs.execute import execute
+from pfedsim.experiments import Store, read, unpacked
+from pfedsim.runs.execute import Progress, execute
 from pfedsim.runs.reader import Run
 from pfedsim.runs.setup import federate
 

@@ -8,9 +8,11 @@ from typing import Any
 
 
 def public(
-    package: str, homes: Mapping[str, str]
+    package: str, names: Mapping[str, str]
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """A package's `__all__`, `__getattr__` and `__dir__`; `homes` says which module defines each name."""
+    """A package's `__all__`, `__getattr__` and `__dir__`; `names`: what each module defines, separated by
+    spaces."""
+    homes = {name: module for module, several in names.items() for name in several.split()}
 
     def get(name: str) -> Any:
         if name not in homes:

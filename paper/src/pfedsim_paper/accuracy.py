@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pfedsim.experiments import Cell, Record, Store, unpacked
-from pfedsim.report.document import Document, Entry, Figure, Section, Table, entries, ranked
-from pfedsim.report.tables import size
+from pfedsim.report import Document, Entry, Figure, Section, Table, entries, ranked, size
 from pfedsim_paper import as_printed
 from pfedsim_paper import grid as grids
 from pfedsim_paper.each_client import clients
@@ -194,7 +193,7 @@ def curves(data: str, found: Found) -> Figure:
             panels[name], limits[name] = near, (best - CLOSE, best + 1)
 
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import lines
+        from pfedsim.report import lines
 
         return lines(panels, path, width, "round", "accuracy as served, %", limits=limits)
 
@@ -217,7 +216,7 @@ def _similarities(data: str, found: Found) -> list[Section]:
         return []
 
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import by_cluster, heat_maps
+        from pfedsim.report import by_cluster, heat_maps
 
         orders = {name: by_cluster(matrix) for name, matrix in maps.items()}
         ordered = {name: matrix[np.ix_(orders[name], orders[name])] for name, matrix in maps.items()}

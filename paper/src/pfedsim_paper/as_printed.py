@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pfedsim.report.document import BEST, Entry, Section, Table, entries
+from pfedsim.report import BEST, Entry, Section, Table, entries
 
 
 def metrics(tables: Mapping[str, Table]) -> list[Section]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pfedsim.experiments import Cell, Record, Store
-from pfedsim.report.document import Document, Figure, Section, Table, entries
-from pfedsim.runs.config import Config
+from pfedsim.report import Document, Figure, Section, Table, entries
+from pfedsim.runs import Config
 from pfedsim_paper.grid import dealt, set_name
 from pfedsim_paper.lengths import LENGTHS, alone, trained
 from pfedsim_paper.protocol import Choice
@@ -39,8 +39,7 @@ def plan(choice: Choice) -> list[Cell]:
 def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """CKA per layer and pair of clients, on images that no client trained on."""
     from pfedsim import models as networks
-    from pfedsim.runs.manifest import made_with
-    from pfedsim.runs.setup import federate, one_thread
+    from pfedsim.runs import federate, made_with, one_thread
     from pfedsim_paper import training
 
     federation = federate(config)
@@ -70,7 +69,7 @@ def session_inputs(data: Any, positions: np.ndarray) -> Tensor:
     """Samples as the network takes them."""
     import torch
 
-    from pfedsim.backends.torch import normalised
+    from pfedsim.backends import normalised
 
     over = (-1, *[1] * (len(data.shape) - 1))
     mean, std = (torch.tensor(v).reshape(over) for v in (data.mean, data.std))
@@ -165,7 +164,7 @@ def report(store: Store, choice: Choice) -> Document:
 
 def _drawn(maps: dict[str, np.ndarray]) -> Any:
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import heat_maps
+        from pfedsim.report import heat_maps
 
         return heat_maps(maps, path, width, "linear CKA", low=0.0, high=1.0)
 

@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any
 
 from pfedsim.experiments import Cell, Store
-from pfedsim.report.document import Document, Section, Table, entries
+from pfedsim.report import Document, Section, Table, entries
 from pfedsim_paper.evidence import Evidence
 from pfedsim_paper.protocol import Choice
 from pfedsim_paper.verdicts import CHECKS

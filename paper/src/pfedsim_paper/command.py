@@ -13,14 +13,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pfedsim.cli import Interrupted, Terminated
-from pfedsim.cli.options import assigned, listed, numbers
-from pfedsim.cli.side_by_side import side_by_side
+from pfedsim.cli import assigned, listed, numbers, stoppable, watching_several
 from pfedsim.errors import Error, nearest
 
 if TYPE_CHECKING:
     from pfedsim.experiments import Cell, Plan, Store
-    from pfedsim.report.document import Document
+    from pfedsim.report import Document
     from pfedsim_paper.protocol import Choice
     from pfedsim_paper.studies import Study
 
@@ -151,7 +149,7 @@ def _list() -> None:
 
 def _report(document: Document, place: Path, console: Console) -> None:
     """Written in every form, and its tables shown."""
-    from pfedsim.report.document import write
+    from pfedsim.report import write
 
     _print(document, console)
     if document.figures():
@@ -175,11 +173,8 @@ def _run(study: Study, now: Plan, store: Store, jobs: int, console: Console) -> 
             f"the machine is busy (load {load:.1f}): seconds will be too long; run this study alone",
             highlight=False,
         )
-    try:
+    with stoppable(lambda: "; finished runs are kept, and the same command continues the others"):
         return run_missing(now.missing, store, jobs, console)
-    except (KeyboardInterrupt, Terminated) as stop:
-        kind = Terminated if isinstance(stop, Terminated) else Interrupted
-        raise kind("; finished runs are kept, and the same command continues the others") from None
 
 
 def run_missing(cells: Sequence[Cell], store: Store, jobs: int, console: Console) -> dict[str, str]:
@@ -193,7 +188,7 @@ def run_missing(cells: Sequence[Cell], store: Store, jobs: int, console: Console
         left_out = sum(c.words["data"] == data for c in cells)
         console.print(f"runs of {data} left out: {left_out}; {why}", highlight=False, soft_wrap=True)
     ready = [cell for cell in cells if cell.words["data"] not in absent]
-    with side_by_side(console, lines=False) as watch:
+    with watching_several(console, lines=False) as watch:
         ended = run(
             ready,
             partial(measure.execute, store),
@@ -241,7 +236,7 @@ def _more_seeds(study: Study, choice: Choice, store: Store) -> list[str]:
 
 def _print(document: Document, console: Console) -> None:
     """The report's tables."""
-    from pfedsim.report.document import terminal
+    from pfedsim.report import terminal
 
     for part in [t for t in document.tables() if not t.for_papers]:
         console.print(part.title, highlight=False, markup=False)

@@ -9,8 +9,8 @@ import numpy as np
 
 from pfedsim.data import partition as partitions
 from pfedsim.experiments import Cell, Store
-from pfedsim.report.document import DAGGERS, Document, Entry, Figure, Section, Table, entries
-from pfedsim.runs.config import Config
+from pfedsim.report import DAGGERS, Document, Entry, Figure, Section, Table, entries
+from pfedsim.runs import Config
 from pfedsim_paper.grid import dealt, set_name
 from pfedsim_paper.paper import paper, wrong
 from pfedsim_paper.protocol import ALPHAS, Choice, words
@@ -153,7 +153,7 @@ def distribution(choice: Choice) -> list[Cell]:
 
 def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Who holds how many samples of which class."""
-    from pfedsim.runs.setup import federate
+    from pfedsim.runs import federate
 
     federation = federate(config)
     return {"counts": federation.label_counts().tolist(), "partition": federation.partition.digest}, {}
@@ -195,7 +195,7 @@ def distribution_report(store: Store, choice: Choice) -> Document:
 
 def _drawn(tables: dict[str, np.ndarray]) -> Any:
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import bubbles
+        from pfedsim.report import bubbles
 
         return bubbles(tables, path, width)
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from pfedsim.experiments import Cell, Record, Store, missing_data
 from pfedsim.methods import METHODS
-from pfedsim.report.document import Document, Entry, Figure, Section, Table, entries, ranked
+from pfedsim.report import Document, Entry, Figure, Section, Table, entries, mean_std, ranked
 from pfedsim_paper import accuracy, as_printed
 from pfedsim_paper.each_client import clients
-from pfedsim_paper.grid import TUNED, Runs, points, runs, scale, set_name, spread, tested, title
+from pfedsim_paper.grid import TUNED, Runs, points, runs, scale, set_name, tested, title
 from pfedsim_paper.paper import paper
 from pfedsim_paper.protocol import Choice, base, grid
 
@@ -93,7 +93,7 @@ def _tables(data: str, found: dict[str, Runs]) -> list[Table]:
     columns = [entries(*map(title, found))]
     for name in domains:
         values = [[one[name][0] for one in each[m]] for m in found]
-        columns.append(ranked([mean(v) for v in values], [spread(v) for v in values]))
+        columns.append(ranked([mean(v) for v in values], [mean_std(v) for v in values]))
     columns.append(ranked([r.mean() for r in found.values()], [r.text() for r in found.values()]))
     columns.append(ranked([r.mean(TUNED) for r in found.values()], [r.text(TUNED) for r in found.values()]))
     columns.append(entries(*(r.seeds for r in found.values())))
@@ -153,7 +153,7 @@ def _sheet(data: str) -> list[Figure]:
         from matplotlib import pyplot as plt
 
         from pfedsim import data as datasets
-        from pfedsim.report.figures import saved
+        from pfedsim.report import saved
 
         found: Any = datasets.read(data, size=base(data).get("size"))
         names = np.unique(found.domain)

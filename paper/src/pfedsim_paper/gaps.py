@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pfedsim.experiments import Cell, Store
-from pfedsim.report.document import Document, Entry, Figure, Section, Table, entries
+from pfedsim.report import Document, Entry, Figure, Section, Table, entries
 from pfedsim_paper import pictures, rho
 from pfedsim_paper.grid import Runs, by_alpha, dealt, points, set_name, title
 from pfedsim_paper.paper import printed

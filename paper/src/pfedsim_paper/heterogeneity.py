@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean
 
 from pfedsim.experiments import Cell, Store
-from pfedsim.report.document import Document, Figure, Section, Table, entries, ranked
+from pfedsim.report import Document, Figure, Section, Table, entries, ranked
 from pfedsim_paper.grid import MICRO, TUNED, Runs, by_alpha, dealt, points, scale, set_name, title
 from pfedsim_paper.protocol import Choice, grid
 
@@ -111,7 +111,7 @@ def _figure(data: str, found: Found) -> Figure:
         shown[_words(path)] = panel
 
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import lines
+        from pfedsim.report import lines
 
         return lines(shown, path, width, "alpha: small is unequal", "accuracy, %", log=True)
 

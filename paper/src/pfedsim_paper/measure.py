@@ -8,13 +8,14 @@ from typing import Any
 
 import pfedsim
 from pfedsim import Federation
-from pfedsim.experiments import Cell, Clock, Progress, Record, Store, run_cell
+from pfedsim.experiments import Cell, Clock, Record, Store, run_cell
+from pfedsim.runs import Progress, federate
 
 
 def execute(store: Store, cell: Cell, watch: Callable[[Progress], None] | None = None) -> None:
     """Runs the cell, or continues it where it was stopped, and keeps it in the store."""
     if cell.kind == "run":
-        federation = varied(pfedsim.federate(**cell.words), dict(cell.extra))
+        federation = varied(federate(cell.config), dict(cell.extra))
         store.put(run_cell(cell, store.run_folder(cell), watch, federation))
     else:
         store.put(_measurement(cell))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from pfedsim.experiments import Cell, Record, Store
-from pfedsim.report.document import Document, Entry, Figure, Section, Table, entries
+from pfedsim.report import Document, Entry, Figure, Section, Table, entries
 from pfedsim_paper import as_printed, similarity
 from pfedsim_paper.grid import decimal
 from pfedsim_paper.lengths import LENGTHS, alone
@@ -122,7 +122,7 @@ def _all(record: Record, cell: Cell) -> list[str | Table | Figure]:
     drawn = record.found["drawn"]
 
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import points
+        from pfedsim.report import points
 
         return points(
             {m: {m: (drawn["data"], drawn[m])} for m in MEASURES},

@@ -10,17 +10,15 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from pfedsim.experiments import Cell, Record, Store
-from pfedsim.report.document import Document, Entry, Section, Table, entries
-from pfedsim.report.tables import size
-from pfedsim.runs.config import Config
+from pfedsim.report import Document, Entry, Section, Table, entries, mean_std, size
+from pfedsim.runs import Config
 from pfedsim_paper import as_printed, pictures
-from pfedsim_paper.grid import dealt, points, set_name, spread, title
+from pfedsim_paper.grid import dealt, points, set_name, title
 from pfedsim_paper.paper import paper
 from pfedsim_paper.protocol import Choice, words
 
 if TYPE_CHECKING:
-    from pfedsim.core.job import Work, Worker
-    from pfedsim.core.server import Engine, State
+    from pfedsim.core import Engine, State, Work, Worker
 
 METHODS = ("fedavg", "fedfomo", "fedgen", "fedap", "pfedsim")  # f-FedAP: for Table 1
 REPETITIONS = 5
@@ -80,9 +78,8 @@ class Clocked:
 
 def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """All methods in turns, `REPETITIONS` times."""
-    from pfedsim.core.server import run_rounds
-    from pfedsim.runs.manifest import made_with
-    from pfedsim.runs.setup import federate, one_thread, prepare
+    from pfedsim.core import run_rounds
+    from pfedsim.runs import federate, made_with, one_thread, prepare
 
     load = os.getloadavg()[0]  # before our own work
     federation = federate(config)
@@ -117,7 +114,7 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
 
 def stored(state: State) -> int:
     """Bytes of all that the server holds."""
-    from pfedsim.runs.state import to_tensors
+    from pfedsim.runs import to_tensors
 
     return sum(
         t.numel() * t.element_size() for name, t in to_tensors(state).items() if name.startswith("server/")
@@ -126,7 +123,7 @@ def stored(state: State) -> int:
 
 def beyond(session: Any, state: State) -> set[str]:
     """Names of what a client of this method sends beside its model at this point of the run."""
-    from pfedsim.core.server import send
+    from pfedsim.core import send
 
     names: set[str] = set()
     for task in ("train", "stats"):
@@ -187,7 +184,7 @@ def _time(record: Record, cell: Cell) -> Table:
         rows.append(
             entries(
                 title(method),
-                *(spread([1e4 * s for s in figures[clock]]) for clock in ("xi", "xi_cpu")),
+                *(mean_std([1e4 * s for s in figures[clock]]) for clock in ("xi", "xi_cpu")),
                 points(mean(figures["xi"]) / base if base else None, ""),
                 f"{printed[0]:.2f} ({printed[1]:.2f})" if printed else "-",
                 points(printed[0] / paper_base if printed and paper_base else None, ""),

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pfedsim.core.rows import Rows
+from pfedsim.core import Rows
 from pfedsim.errors import Error
 from pfedsim.experiments import Cell, Store
-from pfedsim.report.document import Document, Entry, Section, Table, entries
-from pfedsim.runs.config import Config
+from pfedsim.report import Document, Entry, Section, Table, entries
+from pfedsim.runs import Config
 from pfedsim_paper import pictures
 from pfedsim_paper.grid import dealt, decimal, set_name, title
 from pfedsim_paper.protocol import Choice, words
@@ -20,7 +20,7 @@ from pfedsim_paper.protocol import Choice, words
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pfedsim.core.layout import Layout
+    from pfedsim.core import Layout
 
 Head = tuple[np.ndarray, np.ndarray]
 
@@ -64,8 +64,7 @@ def plan(choice: Choice) -> list[Cell]:
 
 def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Every way of reading that this method's messages allow."""
-    from pfedsim.runs.manifest import made_with
-    from pfedsim.runs.setup import federate
+    from pfedsim.runs import federate, made_with
     from pfedsim_paper import training
 
     federation = federate(config)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pfedsim.experiments import Cell, Store
-from pfedsim.report.document import Document, Entry, Section, Table, entries, ranked
+from pfedsim.report import Document, Entry, Section, Table, entries, mean_std, ranked
 from pfedsim_paper.grid import (
     CLIENTS,
     MICRO,
@@ -18,7 +18,6 @@ from pfedsim_paper.grid import (
     runs,
     scale,
     set_name,
-    spread,
     title,
 )
 from pfedsim_paper.pictures import differences
@@ -27,7 +26,7 @@ from pfedsim_paper.protocol import Choice, grid
 CONTROL = "pfedsim_paper.control:WarmFedPer"
 FORMS = ("pfedsim", "pfedsim:reference", "pfedsim:uniform", CONTROL)
 SEEDS = (42, 43, 44)
-PATHS = (MICRO, CLIENTS, TUNED, TUNED_CLIENTS)
+SCORES = (MICRO, CLIENTS, TUNED, TUNED_CLIENTS)
 HEAD = ["all samples", "client mean", "all samples", "client mean", "seeds"]
 GROUPS = [("as served", 2), ("after local epochs", 2), ("", 1)]
 
@@ -114,7 +113,7 @@ def answers(store: Store, choice: Choice) -> list[str]:
 
 def _told(alpha: float, here: Runs, there: Runs) -> str:
     """By how many points, both ways of scoring, mean (std) over the seeds that both have."""
-    served, tuned = (spread(here.minus(there, path), "+") for path in (MICRO, TUNED))
+    served, tuned = (mean_std(here.minus(there, keys), "+") for keys in (MICRO, TUNED))
     seeds = here.common(there).seeds
     return (
         f"{served} points as served and {tuned} after local epochs with {dealt(alpha)} "
@@ -157,8 +156,8 @@ def _scale(store: Store, choice: Choice, data: str) -> list[str]:
 
 def _cells(found: Sequence[tuple[str, Runs]]) -> list[list[Entry]]:
     columns = [entries(*(name for name, _ in found))]
-    for path in PATHS:
-        columns.append(ranked([r.mean(path) for _, r in found], [r.text(path) for _, r in found]))
+    for keys in SCORES:
+        columns.append(ranked([r.mean(keys) for _, r in found], [r.text(keys) for _, r in found]))
     columns.append(entries(*(r.seeds for _, r in found)))
     return [list(row) for row in zip(*columns, strict=True)]
 
@@ -181,7 +180,9 @@ def _forms(store: Store, data: str, choice: Choice) -> list[Table]:
         base, *others = found.items()
         rows = [
             entries(
-                title(m), *(spread(base[1].minus(r, path), "+") for path in PATHS), r.common(base[1]).seeds
+                title(m),
+                *(mean_std(base[1].minus(r, keys), "+") for keys in SCORES),
+                r.common(base[1]).seeds,
             )
             for m, r in others
         ]
@@ -207,7 +208,7 @@ def _switched(
             rows.append(
                 entries(
                     "difference, seed by seed",
-                    *(spread(there.minus(here, path), "+") for path in PATHS),
+                    *(mean_std(there.minus(here, keys), "+") for keys in SCORES),
                     there.common(here).seeds,
                 )
             )

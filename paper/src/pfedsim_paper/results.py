@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pfedsim.experiments import Record, Store, plan
-from pfedsim.report.document import Document, Entry, Section, Table, entries, markdown
+from pfedsim.report import Document, Entry, Section, Table, entries, markdown
 from pfedsim_paper import claims, gaps, questions, speed
 from pfedsim_paper.evidence import common
 from pfedsim_paper.grid import MICRO, TUNED, by_alpha, dealt, set_name, title

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pfedsim.experiments import Cell, Store
-from pfedsim.report.document import DAGGERS, Document, Entry, Figure, Section, Table, entries, ranked
+from pfedsim.report import DAGGERS, Document, Entry, Figure, Section, Table, entries, ranked
 from pfedsim_paper import as_printed
 from pfedsim_paper.grid import TUNED, Runs, dealt, points, runs, scale, set_name
 from pfedsim_paper.paper import printed, wrong
@@ -110,7 +110,7 @@ def _figure(data: str, by_alpha: dict[float, dict[float, Runs]]) -> Figure:
             shown[dealt(alpha)] = panel
 
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import lines
+        from pfedsim.report import lines
 
         return lines(shown, path, width, "rho", "accuracy, %")
 

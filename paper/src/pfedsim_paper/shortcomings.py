@@ -8,8 +8,7 @@ from statistics import mean
 from typing import Any
 
 from pfedsim.experiments import Cell, Store
-from pfedsim.report.document import Document, Entry, Section, Table
-from pfedsim.report.tables import size
+from pfedsim.report import Document, Entry, Section, Table, size
 from pfedsim_paper import overhead, privacy
 from pfedsim_paper.grid import Runs, runs, title
 from pfedsim_paper.paper import paper

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from pfedsim.experiments import Cell, Record, Store
-from pfedsim.report.document import Document, Entry, Figure, Section, Table, entries
+from pfedsim.report import Document, Entry, Figure, Section, Table, entries
 from pfedsim_paper.grid import dealt, set_name
 from pfedsim_paper.lengths import LENGTHS, alone, trained
 from pfedsim_paper.likeness import SUBSETS
@@ -105,7 +105,7 @@ def _parts(record: Record, cell: Cell) -> list[str | Table | Figure]:
     )
 
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import heat_maps
+        from pfedsim.report import heat_maps
 
         maps, pairs = {"cosine of the rows, by pair and class": matrix}, [row[0].text for row in rows]
         return heat_maps(
@@ -124,7 +124,7 @@ def _parts(record: Record, cell: Cell) -> list[str | Table | Figure]:
         )
 
     def draw_pairs(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import heat_maps
+        from pfedsim.report import heat_maps
 
         maps = {"data (1 - Eq. 1)": np.array(found["data"]), "classifiers (CS)": np.array(found["CS"])}
         written = {name: decimals(values) for name, values in maps.items()}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from pfedsim.errors import Error
 from pfedsim.experiments import Cell, Store
-from pfedsim.report.document import Document
+from pfedsim.report import Document
 from pfedsim_paper import (
     accuracy,
     cka,

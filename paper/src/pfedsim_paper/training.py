@@ -6,11 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pfedsim.core import scoring
-from pfedsim.core.server import Round, State, run_rounds
-from pfedsim.data.federation import Federation
-from pfedsim.runs.config import Config
-from pfedsim.runs.setup import Session, one_thread, prepare
+from pfedsim.core import Round, State, run_rounds, score
+from pfedsim.data import Federation
+from pfedsim.runs import Config, Session, one_thread, prepare
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +36,5 @@ def last(config: Config, federation: Federation) -> tuple[Session, State]:
 def models(session: Session, state: State) -> list[Tensor]:
     """Every client's model as served."""
     with one_thread():
-        scores = scoring.score(
-            session.method, session.fed, session.kept, session.engine, state, models=True
-        )
+        scores = score(session.method, session.fed, session.kept, session.engine, state, models=True)
     return [c.model for c in scores.clients if c.model is not None]

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from pfedsim.core.rows import Pairs
+from pfedsim.core import Pairs
 from pfedsim.experiments import Cell, Store, packed, unpacked
-from pfedsim.report.document import Document, Figure, Section, Table, entries
-from pfedsim.report.tables import size
-from pfedsim.runs.config import Config
+from pfedsim.report import Document, Figure, Section, Table, entries, size
+from pfedsim.runs import Config
 from pfedsim_paper.grid import dealt, set_name
 from pfedsim_paper.protocol import Choice, words
 
@@ -32,8 +31,7 @@ def plan(choice: Choice) -> list[Cell]:
 
 def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The last round of each phase: what was sent to whom, what came back, what the server made of it."""
-    from pfedsim.runs.manifest import made_with
-    from pfedsim.runs.setup import federate
+    from pfedsim.runs import federate, made_with
     from pfedsim_paper import training
 
     found: dict[str, Any] = {}
@@ -125,9 +123,7 @@ def _drawn(found: Any) -> Any:
     def draw(path: Path, width: float) -> Path:
         from matplotlib import pyplot as plt
 
-        from pfedsim.report.figures import saved
-        from pfedsim.report.looks import COLOURS
-        from pfedsim.report.plots import NARROW
+        from pfedsim.report import COLOURS, NARROW, saved
 
         phases = [p for p in ("generalization", "personalization") if p in found]
         narrow = width < NARROW

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pfedsim.errors import Error
+from pfedsim.lazy import public
 
 if TYPE_CHECKING:
     import torch
@@ -13,11 +14,15 @@ if TYPE_CHECKING:
 
     from pfedsim.backends.native import NativeNet
     from pfedsim.backends.torch import TorchNet
+    from pfedsim.backends.torch import normalised as normalised
     from pfedsim.core.layout import Layout
 
     Backend = TorchNet | NativeNet
 
 NAMES = ("auto", "torch", "native")
+
+_later, __getattr__, _ = public(__name__, {"pfedsim.backends.torch": "normalised"})
+__all__ = ["NAMES", "choose", "make", *_later]
 
 
 def choose(

@@ -7,7 +7,24 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pfedsim.lazy import public
+
+if TYPE_CHECKING:
+    from pfedsim.cli.options import assigned as assigned
+    from pfedsim.cli.options import listed as listed
+    from pfedsim.cli.options import numbers as numbers
+    from pfedsim.cli.side_by_side import watching_several as watching_several
+
+_later, __getattr__, _ = public(
+    __name__,
+    {
+        "pfedsim.cli.options": "assigned listed numbers",
+        "pfedsim.cli.side_by_side": "watching_several",
+    },
+)
+__all__ = ["Interrupted", "Terminated", "main", "stoppable", *_later]
 
 
 class Interrupted(BaseException):

@@ -14,7 +14,7 @@ from pfedsim.cli import stoppable
 from pfedsim.cli.folders import Fresh, Out, make_room
 from pfedsim.cli.options import Json, Quiet, listed, numbers, with_settings
 from pfedsim.cli.progress import reading, screen
-from pfedsim.cli.side_by_side import side_by_side
+from pfedsim.cli.side_by_side import watching_several
 from pfedsim.errors import Error
 from pfedsim.experiments.folders import is_comparison
 from pfedsim.methods import METHODS, parse
@@ -71,7 +71,7 @@ def compare(
     with stoppable(lambda: "; the same command goes on"):
         with reading(console, silent) as tell:
             federation = federate(config, tell=tell)
-        with side_by_side(console, silent) as watch:
+        with watching_several(console, silent) as watch:
             result = run_all(config, specs, asked_seeds, place, watch, federation, listed(rerun))
     files = write(result, place, listed(columns))
     if as_json:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def side_by_side(
+def watching_several(
     console: Console, quiet: bool = False, lines: bool = True
 ) -> Iterator[Callable[[str, Done], None]]:
     """Shows each run's progress under its name. `lines`: whether to print lines where there is no

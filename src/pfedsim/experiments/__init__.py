@@ -21,20 +21,15 @@ if TYPE_CHECKING:
     from pfedsim.experiments.runner import run as run
     from pfedsim.experiments.store import Store as Store
     from pfedsim.experiments.store import read as read
-    from pfedsim.runs.config import Config as Config
-    from pfedsim.runs.execute import Progress as Progress
 
-_HERE = "pfedsim.experiments"
 __all__, __getattr__, __dir__ = public(
     __name__,
     {
-        **dict.fromkeys(("Cell", "Record", "base_name"), f"{_HERE}.cell"),
-        **dict.fromkeys(("Comparison",), f"{_HERE}.compare"),
-        **dict.fromkeys(("Clock", "run_cell"), f"{_HERE}.distil"),
-        **dict.fromkeys(("packed", "unpacked"), f"{_HERE}.packing"),
-        **dict.fromkeys(("Plan", "missing_data", "plan", "run"), f"{_HERE}.runner"),
-        **dict.fromkeys(("Store", "read"), f"{_HERE}.store"),
-        "Config": "pfedsim.runs.config",
-        "Progress": "pfedsim.runs.execute",
+        "pfedsim.experiments.cell": "Cell Record base_name",
+        "pfedsim.experiments.compare": "Comparison",
+        "pfedsim.experiments.distil": "Clock run_cell",
+        "pfedsim.experiments.packing": "packed unpacked",
+        "pfedsim.experiments.runner": "Plan missing_data plan run",
+        "pfedsim.experiments.store": "Store read",
     },
 )

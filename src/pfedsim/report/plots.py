@@ -108,7 +108,7 @@ def points(
     return saved(figure, path)
 
 
-def columns(
+def scattered(
     values: Mapping[str, Mapping[str, Sequence[float]]], path: Path, width: float, ylabel: str
 ) -> Path:
     """A place across for each group; in it a column of points for each name, drawn apart in their order so

@@ -14,6 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
 from pfedsim.core.rows import Pairs
+from pfedsim.report.bands import draw_curve
 from pfedsim.report.looks import SCATTERED, looks
 from pfedsim.runs.reader import Run
 
@@ -39,14 +40,7 @@ def curves(runs: Mapping[str, Sequence[Run]], path: Path, width: float = 7.5) ->
     bands = any(len(several) > 1 for several in runs.values())
     styles = looks(runs)
     for name, several in runs.items():
-        lines = [_curve(run) for run in several]
-        rounds = sorted(set.intersection(*(set(line) for line in lines)))
-        values = 100 * np.array([[line[r] for r in rounds] for line in lines])
-        axes.plot(rounds, values.mean(0), label=name, **styles[name])
-        if len(values) > 1:
-            axes.fill_between(
-                rounds, values.min(0), values.max(0), color=styles[name]["color"], alpha=0.15, linewidth=0
-            )
+        draw_curve(axes, name, [_curve(run) for run in several], styles[name])
     axes.set(
         xlabel="round",
         ylabel="accuracy over all test samples, %",
@@ -57,9 +51,11 @@ def curves(runs: Mapping[str, Sequence[Run]], path: Path, width: float = 7.5) ->
     return saved(figure, path)
 
 
-def _curve(run: Run) -> dict[int, float]:
+def _curve(run: Run) -> dict[float, float]:
     return {
-        m["round"]: m["micro"] for m in run.metrics() if m.get("model") == "served" and m["split"] == "test"
+        m["round"]: 100 * m["micro"]
+        for m in run.metrics()
+        if m.get("model") == "served" and m["split"] == "test"
     }
 
 

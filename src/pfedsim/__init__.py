@@ -23,12 +23,14 @@ _HOMES = {
     "Federation": "pfedsim.data.federation",
     "Run": "pfedsim.runs.reader",
     "ClientModel": "pfedsim.export.client_model",
+    "compare": "pfedsim.api",
     "federate": "pfedsim.api",
     "load": "pfedsim.export.read",
     "train": "pfedsim.api",
 }
 
 if TYPE_CHECKING:
+    from pfedsim.api import compare as compare
     from pfedsim.api import federate as federate
     from pfedsim.api import train as train
     from pfedsim.core.method import AtLeastZero as AtLeastZero

@@ -1,9 +1,11 @@
-"""The library in two verbs: `federate` deals data to clients, `train` runs a method on them."""
+"""The library in three verbs: `federate` deals data to clients, `train` runs a method on them, `compare`
+several."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pfedsim.core.method import Method
 from pfedsim.data.dataset import DataSet
@@ -11,9 +13,12 @@ from pfedsim.data.federation import Federation
 from pfedsim.errors import Error
 from pfedsim.methods import settings_of
 from pfedsim.runs import config as configs
-from pfedsim.runs.execute import Watch, execute
+from pfedsim.runs.execute import Progress, Watch, execute
 from pfedsim.runs.reader import Run
 from pfedsim.runs.setup import federate as deal
+
+if TYPE_CHECKING:
+    from pfedsim.experiments.compare import Comparison
 
 
 def federate(data: str | DataSet = "digits", **settings: Any) -> Federation:
@@ -39,14 +44,7 @@ def train(
         raise Error(
             f"train needs a federation, as federate({federation!r}) gives, not {type(federation).__name__}"
         )
-    for word in federation.asked.keys() & settings.keys():
-        default = federation.clients if word == "clients" else getattr(federation.data.defaults, word, None)
-        dealt = default if federation.asked[word] is None else federation.asked[word]
-        if settings[word] not in (None, dealt):
-            raise Error(
-                f"{word} = {settings[word]!r}: this federation was dealt with {dealt!r}; another one is "
-                f"made by federate({word}=...)"
-            )
+    _as_dealt(federation, settings)
     words = {**federation.asked, **settings}
     words |= settings_of(method) if isinstance(method, Method) else {"method": method}
     if isinstance(words.get("model"), type):
@@ -58,3 +56,37 @@ def train(
         watch,
         resume=resume and out is not None,
     )
+
+
+def compare(
+    federation: Federation,
+    methods: Sequence[str] = ("local", "fedavg", "pfedsim"),
+    seeds: Sequence[int] = (42,),
+    out: str | Path | None = None,
+    watch: Callable[[str, Progress], None] | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Runs every method with every seed on the federation, Local-Only always among them; `settings` as for
+    `train`. Finished runs in `out` are reused; without `out` the runs live as long as the result. `watch` is
+    told the name of a run and its progress."""
+    from pfedsim.experiments.compare import compare as run_all
+
+    if not isinstance(federation, Federation):
+        raise Error(
+            f"compare needs the federation that federate(...) returns, not {type(federation).__name__}"
+        )
+    _as_dealt(federation, settings)
+    config = configs.check({**federation.asked, **settings})
+    return run_all(config, methods, seeds, None if out is None else Path(out), watch, federation)
+
+
+def _as_dealt(federation: Federation, given: Mapping[str, Any]) -> None:
+    """Refuses a setting that contradicts how the federation was dealt."""
+    for word in federation.asked.keys() & given.keys():
+        default = federation.clients if word == "clients" else getattr(federation.data.defaults, word, None)
+        dealt = default if federation.asked[word] is None else federation.asked[word]
+        if given[word] not in (None, dealt):
+            raise Error(
+                f"{word} = {given[word]!r}: this federation was dealt with {dealt!r}; another one is "
+                f"made by federate({word}=...)"
+            )

@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 def watching_several(
     console: Console, quiet: bool = False, lines: bool = True
 ) -> Iterator[Callable[[str, Done], None]]:
-    """Shows each run's progress under its name. `lines`: whether to print lines where there is no
-    terminal."""
+    """Shows each run's progress under its name. `lines`: whether to print lines, too, and not only bars."""
     if console.is_terminal and not quiet and not console.quiet:
-        with _bars(console) as watch:
+        with _bars(console, lines) as watch:
             yield watch
         return
     with ExitStack() as stack:
@@ -38,8 +37,8 @@ def watching_several(
 
 
 @contextmanager
-def _bars(console: Console) -> Iterator[Callable[[str, Done], None]]:
-    """Bars of the runs under way; one that ends becomes a line above them."""
+def _bars(console: Console, lines: bool) -> Iterator[Callable[[str, Done], None]]:
+    """Bars of the runs under way; with `lines`, one that ends becomes a line above them."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -60,5 +59,7 @@ def _bars(console: Console) -> Iterator[Callable[[str, Done], None]]:
             progress.update(tasks[name], completed=done.round, score=score)
             if done.round == done.rounds:
                 progress.remove_task(tasks.pop(name))
+                if lines:
+                    console.print(f"{name}: finished, accuracy {score}", highlight=False)
 
         yield tell

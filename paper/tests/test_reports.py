@@ -28,10 +28,10 @@ from pfedsim.report.document import (
     html,
     markdown_table,
     ranked,
-    terminal,
     write,
 )
 from pfedsim.report.latex import latex_table
+from pfedsim.report.screen import terminal
 
 ROOT = Path(__file__).parent.parent.parent
 

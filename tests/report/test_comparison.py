@@ -13,8 +13,9 @@ from safetensors.numpy import save_file
 from pfedsim.errors import Error
 from pfedsim.experiments.compare import Comparison
 from pfedsim.report.comparison import caption, client_csv, columns, long_csv, rows, tables, verdict
-from pfedsim.report.document import markdown_table, ranked, terminal
+from pfedsim.report.document import markdown_table, ranked
 from pfedsim.report.latex import latex
+from pfedsim.report.screen import terminal
 from pfedsim.runs.reader import Run
 
 SIZES = (4, 10, 6)

@@ -87,7 +87,7 @@ def compare(
 def print_comparison(comparison: Comparison, console: Console, columns: list[str]) -> None:
     """The caption, the tables and the sentence."""
     from pfedsim.report.comparison import caption, tables, verdict
-    from pfedsim.report.document import terminal
+    from pfedsim.report.screen import terminal
 
     console.print(caption(comparison), highlight=False)
     for table in tables(comparison, columns):

@@ -84,7 +84,7 @@ def _place(paths: list[Path]) -> Path:
 
 def print_runs(runs: list[Run], console: Console) -> None:
     """One run: all its figures. Several: a row each. Runs that were resumed elsewhere are named."""
-    from pfedsim.report.document import terminal
+    from pfedsim.report.screen import terminal
     from pfedsim.report.tables import run_table
 
     table = run_table(runs)

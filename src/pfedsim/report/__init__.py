@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pfedsim.report.document import entries as entries
     from pfedsim.report.document import markdown as markdown
     from pfedsim.report.document import ranked as ranked
-    from pfedsim.report.document import terminal as terminal
     from pfedsim.report.document import write as write
     from pfedsim.report.figures import saved as saved
     from pfedsim.report.looks import COLOURS as COLOURS
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from pfedsim.report.plots import lines as lines
     from pfedsim.report.plots import points as points
     from pfedsim.report.plots import scattered as scattered
+    from pfedsim.report.screen import terminal as terminal
     from pfedsim.report.strips import Distance as Distance
     from pfedsim.report.strips import bars as bars
     from pfedsim.report.strips import distances as distances
@@ -39,10 +39,11 @@ __all__, __getattr__, __dir__ = public(
     __name__,
     {
         "pfedsim.report.document": "BEST DAGGERS Document Entry Figure Section Table entries"
-        " markdown ranked terminal write",
+        " markdown ranked write",
         "pfedsim.report.figures": "saved",
         "pfedsim.report.looks": "COLOURS",
         "pfedsim.report.plots": "NARROW bubbles by_cluster heat_maps lines points scattered",
+        "pfedsim.report.screen": "terminal",
         "pfedsim.report.strips": "Distance bars distances spreads",
         "pfedsim.report.tables": "mean_std size",
     },

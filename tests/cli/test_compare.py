@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import pfedsim
 from pfedsim.cli.app import app
 from pfedsim.experiments.compare import compare
+from pfedsim.report.tables import names, run_table
 from pfedsim.runs import setup
 from pfedsim.runs.config import check
 from pfedsim.runs.reader import Run
@@ -95,13 +96,24 @@ def test_several_runs_are_told_apart_by_the_settings_that_differ(tmp_path: Path)
     assert now.items() <= before.items()  # nothing was written into the runs' own folders
 
 
+def test_runs_in_folders_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+    federation = pfedsim.federate("digits", clients=4)
+    words = {"rounds": 1, "epochs": 1, "local_steps": 1, "score": {"finetune": 0}}
+    runs = [
+        pfedsim.train(federation, "fedavg", tmp_path / place / "run", **words)  # type: ignore[arg-type]
+        for place in ("a", "b")
+    ]
+    assert list(names(runs)) == [f"FedAvg ({tmp_path / place / 'run'})" for place in ("a", "b")]
+    assert [row[0].text for row in run_table(runs).rows] == [str(run.path) for run in runs]
+
+
 def test_names_that_differ_only_in_their_end_are_not_cut(tmp_path: Path) -> None:
     federation = pfedsim.federate("digits", clients=4)
     words = {"rounds": 1, "epochs": 1, "local_steps": 1, "score": {"finetune": 0}}
-    names = [f"fedavg-on-digits-with-a-long-name-seed{seed}" for seed in (41, 42)]
-    for seed, name in zip((41, 42), names, strict=True):
+    folders = [f"fedavg-on-digits-with-a-long-name-seed{seed}" for seed in (41, 42)]
+    for seed, name in zip((41, 42), folders, strict=True):
         pfedsim.train(federation, "fedavg", tmp_path / name, seed=seed, **words)  # type: ignore[arg-type]
-    said = pfedsim_says("show", *names)
+    said = pfedsim_says("show", *folders)
     assert "…" not in said
     for seed in (41, 42):
         assert f"seed={seed}" in said

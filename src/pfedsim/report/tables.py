@@ -73,10 +73,10 @@ def _side_by_side(runs: Sequence[Run]) -> Table:
     head = ["run", "method", *(["settings that differ"] if any(differ) else [])]
     scores = ["served: all samples", "served: client mean", "tuned: all samples", "tuned: client mean"]
     rows = []
-    for run, what in zip(runs, differ, strict=True):
+    for run, folder, what in zip(runs, _folders(runs), differ, strict=True):
         served, after = run.summary["served"], run.summary["finetuned"] or {}
         values = (served["micro"], served["mean"], after.get("micro"), after.get("mean"))
-        first = [run.path.name, run.summary["method"], *([what] if any(differ) else [])]
+        first = [folder, run.summary["method"], *([what] if any(differ) else [])]
         rows.append(entries(*first, *map(percent, values)))
     return Table("runs", "Runs, in %", [*head, *scores], rows, names=len(head))
 
@@ -104,5 +104,11 @@ def names(runs: Sequence[Run]) -> dict[str, Run]:
         return dict(zip(methods, runs, strict=True))
     told = [f"{m}, {d}" if d else m for m, d in zip(methods, differences(runs), strict=True)]
     if len(set(told)) < len(runs):
-        told = [f"{m} ({run.path.name})" for m, run in zip(methods, runs, strict=True)]
+        told = [f"{m} ({folder})" for m, folder in zip(methods, _folders(runs), strict=True)]
     return dict(zip(told, runs, strict=True))
+
+
+def _folders(runs: Sequence[Run]) -> list[str]:
+    """The name of each run's folder, or its whole path where two have the same name."""
+    names = [run.path.name for run in runs]
+    return names if len(set(names)) == len(runs) else [str(run.path) for run in runs]

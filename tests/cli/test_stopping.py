@@ -118,6 +118,28 @@ def test_a_killed_run_takes_its_workers_along(tmp_path: Path) -> None:
     until(lambda: not any(map(alive, workers)), 10)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_comparison_leaves_nothing_running_and_continues(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    words = ["compare", *QUICK, "--methods", "fedavg", "--workers", "2", "--out", "side"]
+    command = Command(*words, "--rounds", "100000", cwd=tmp_path)
+    runs = [tmp_path / "side" / name for name in ("local-only-seed42", "fedavg-seed42")]
+    until(lambda: all(any((run / "checkpoint").glob("*.json")) for run in runs))
+    workers = workers_of(command.pid)
+    assert len(workers) == 2  # a process for each run
+    os.kill(command.pid, number)
+    ended, said = command.wait()
+    until(lambda: not any(map(alive, workers)), 10)
+    if number != signal.SIGKILL:
+        assert ended == (130 if number == signal.SIGINT else 143), said
+        assert "pfedsim: stopped; the same command goes on" in said
+    command = Command(*words, "--rounds", "100000", cwd=tmp_path)
+    until(lambda: all('"resumed": true' in (run / "timings.jsonl").read_text() for run in runs))
+    os.kill(command.pid, signal.SIGTERM)
+    command.wait()
+
+
 def test_an_existing_folder_needs_a_word(tmp_path: Path) -> None:
     words = ["run", *QUICK, "--method", "fedavg", "--rounds", "3", "--out", "run"]
     assert Command(*words, "--quiet", cwd=tmp_path).wait() == (0, "run\n")

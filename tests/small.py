@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pfedsim.core.job import Job, Work, Worker
-from pfedsim.core.method import Memory, Message, Method
+from pfedsim.core import scoring
+from pfedsim.core.engine import Engine
+from pfedsim.core.job import Job, Work
+from pfedsim.core.method import Memory, Message, Method, ServerState
+from pfedsim.core.server import Round, State, run_rounds
+from pfedsim.core.wire import Wire
 from pfedsim.data.dataset import DataSet
-from pfedsim.data.federation import ClientData, Federation
+from pfedsim.data.federation import Federation
 from pfedsim.data.partition import Partition, Split
 from pfedsim.engines.serial import Serial
 from pfedsim.runs.config import check
@@ -88,22 +92,43 @@ def session(method: Method | None = None, federation: Federation | None = None, 
     }
     s = prepare(check(words), federation)
     kept = method.keeps(s.fed.layout) | (s.fed.layout.buffers & (s.fed.settings.buffers == "local"))
-    return replace(s, method=method, kept=kept, engine=Serial(site(s, method, kept)))
+    worker = replace(s.worker, method=method, wire=Wire(kept))
+    side = replace(s.side, method=method, wire=worker.wire, engine=Serial(worker), declared=None)
+    return replace(s, worker=worker, side=side)
 
 
-def site(s: Session, method: Method | None = None, kept: Tensor | None = None) -> Worker:
-    net: Any = s.fed.net
-    return Worker(
-        method or s.method, s.fed, net, ClientData(s.federation), s.kept if kept is None else kept
-    )
+@dataclass(frozen=True, eq=False)
+class Seen(Round):
+    """A round and the state that the run could be saved in after it."""
+
+    state: State
+
+
+def rounds(
+    s: Session, state: State | ServerState | None = None, engine: Engine | None = None
+) -> Iterator[Seen]:
+    """The run's rounds from `state` (default: from the start), on another engine if one is given."""
+    side = replace(s.side, engine=engine or s.engine)
+    server = side.restore(state) if isinstance(state, State) else state or side.begin()
+    for done in run_rounds(side, s.schedule, server):
+        yield Seen(**vars(done), state=side.snapshot(done.server))
+
+
+def score(
+    s: Session, state: State | ServerState, engine: Engine | None = None, **asked: Any
+) -> scoring.Scores:
+    """The scores of all clients in this state."""
+    side = replace(s.side, engine=engine or s.engine)
+    server = side.restore(state) if isinstance(state, State) else state
+    return scoring.score(side, server, **asked)
 
 
 def job(
     s: Session, client: int = 0, round: int = 0, memory: Memory | None = None, task: str = "train"
 ) -> Job:
     """A client's job before its first hook."""
-    work = Work(client, round, Message(task, s.fed.initial), memory or Memory(), task)
-    return Job(site(s), work)
+    work = Work(client, round, Message(task, s.fed.initial), task)
+    return Job(s.worker, work, memory or Memory())
 
 
 def module(s: Session, theta: Tensor | None = None) -> nn.Module:

@@ -1,14 +1,25 @@
 """What the documents say is run as it is written."""
 
+import inspect
+import os
 import re
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
+from typing import Literal
 
 import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+from small import job, module, normal, session
+from torch.nn.functional import cosine_similarity, cross_entropy
 
 from pfedsim.cli.app import app
+from pfedsim.core import method as method_module
+from pfedsim.core.job import Batch, Job
+from pfedsim.core.method import Fed, Memory, Message, Phase
 from pfedsim.dev.conformance import check
 from pfedsim.methods import METHODS, parse
 
@@ -30,11 +41,9 @@ def blocks(text):
     return re.findall(r"```python\n(.*?)```", text, re.S)
 
 
-def pfedsim(command, cwd):
-    words = shlex.split(command)[1:]
-    return subprocess.run(
-        [sys.executable, "-m", "pfedsim", *words], cwd=cwd, capture_output=True, text=True
-    )
+def pfedsim(command, cwd, **environment):
+    words = [sys.executable, "-m", "pfedsim", *shlex.split(command)[1:]]
+    return subprocess.run(words, cwd=cwd, capture_output=True, text=True, env={**os.environ, **environment})
 
 
 def test_readme_python_runs_as_written(tmp_path):
@@ -82,6 +91,94 @@ def test_the_guide_is_right(tmp_path, block):
         line for line in block.splitlines() if line.strip() and not line.startswith(("#", "from", "import"))
     ]
     assert len(code) <= 24
+
+
+def test_the_guides_contrastive_loss_has_the_gradient_of_autograd(tmp_path):
+    (tmp_path / "moon.py").write_text(
+        next(block for block in blocks(GUIDE) if block.startswith("# moon.py"))
+    )
+    method = parse(f"{tmp_path / 'moon.py'}:Moon(mu=0.7, temperature=0.4)")
+    s = session(method)
+    draw = torch.Generator().manual_seed(3)
+    theta, last = (s.fed.initial + 0.3 * torch.randn(s.fed.layout.size, generator=draw) for _ in range(2))
+    one = job(s, memory=Memory(extra={"last": last}))
+    one.start = method.begin(one)
+    step = method.gradient(one, theta, [one.part("train")])
+
+    x, y = normal(s, 0)
+    net, common, before = module(s, theta).train(), module(s).eval(), module(s, last).eval()
+    z, zc, zb = (torch.relu(n.bn(n.hidden(x))) for n in (net, common, before))
+    near, far = (torch.exp(cosine_similarity(z, other.detach()) / 0.4) for other in (zc, zb))
+    loss = cross_entropy(net.classifier(z), y) - 0.7 * torch.log(near / (near + far)).mean()
+    wanted = torch.autograd.grad(loss, list(net.parameters()))
+    names = [name for name, _ in net.named_parameters()]
+    for name, gradient in zip(names, wanted, strict=True):
+        torch.testing.assert_close(s.fed.layout.view(step, name), gradient, rtol=1e-4, atol=1e-6)
+
+
+FOR_THE_LOOP = {"descend", "batch", "passes"}
+
+
+def test_the_guide_has_the_signatures_of_job():
+    calls = {
+        name: rest.replace("\\|", "|")
+        for name, rest in re.findall(r"^\| `job\.(\w+)(\(.*?\) -> .*?)` \|", GUIDE, re.M)
+    }
+    found = {
+        name: str(inspect.signature(value)).replace("(self, ", "(").replace("'", "")
+        for name, value in vars(Job).items()
+        if callable(value) and not name.startswith("_") and name not in FOR_THE_LOOP
+    }
+    assert calls == found
+
+
+def test_the_guide_has_the_facts_of_job_and_batch():
+    one = job(session())
+    facts = {name for name in vars(one) if not name.startswith("_")} | {"labels", "start", "phase"}
+    table = GUIDE.partition("| fact |")[2].partition("| call |")[0]
+    assert set(re.findall(r"`job\.(\w+)`", table)) == facts
+    assert Batch._fields == ("x", "y")
+    for row, kind in (
+        ("job.message", Message),
+        ("job.memory", Memory),
+        ("job.phase", Phase),
+        ("job.fed", Fed),
+    ):
+        (line,) = [line for line in table.splitlines() if line.startswith(f"| `{row}` |")]
+        assert {field.name for field in fields(kind)} <= set(re.findall(r"`(\w+)`", line)), row
+
+
+def test_the_guides_options_accept_and_refuse_as_it_says():
+    rows = re.findall(r"^\| `(.+?)` \| [^|]+ \| `(.+?)` \| `(.+?)` \|$", GUIDE, re.M)
+    assert len(rows) == 7
+    for kind, right, wrong in rows:
+        adapter = TypeAdapter(eval(kind, {"Literal": Literal, **vars(method_module)}))
+        adapter.validate_python(eval(right))
+        with pytest.raises(ValidationError):
+            adapter.validate_python(eval(wrong))
+
+
+def test_errors_in_a_hook_read_as_the_guide_says(tmp_path):
+    block = blocks(GUIDE)[0]
+    (tmp_path / "fedavgm.py").write_text(block.replace("server.model + velocity", "server.model + velocty"))
+    (command,) = re.findall(r"^    PFEDSIM_DEBUG=1 (pfedsim run .*)$", GUIDE, re.M)
+    (message,) = re.findall(r"^    (pfedsim: FedAvgM.*)$", GUIDE, re.M)
+    quick = " --epochs 1 --clients 3 --quiet"
+    assert pfedsim(command + quick, tmp_path).stderr == message + "\n"
+    full = pfedsim(command + quick + " --out again", tmp_path, PFEDSIM_DEBUG="1").stderr
+    assert "Traceback" in full
+    assert "model=server.model + velocty" in full
+
+
+def test_the_guides_options_can_be_set(tmp_path):
+    (tmp_path / "fedavgm.py").write_text(blocks(GUIDE)[0])
+    (setting,) = re.findall(r"`(--set fedavgm\S+)`", GUIDE)
+    words = f"pfedsim run --method fedavgm.py:FedAvgM {setting} --rounds 1 --epochs 1 --clients 3 --out out"
+    done = pfedsim(words, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "beta = 0.9" in (tmp_path / "out" / "config.toml").read_text()
+    shown = pfedsim("pfedsim methods fedavgm.py:FedAvgM", tmp_path)
+    assert "share of the last update that is kept" in shown.stdout
 
 
 def test_the_guides_compare_runs(tmp_path):

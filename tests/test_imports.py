@@ -21,7 +21,11 @@ ROOT = Path(pfedsim.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 LEAVES = {"errors", "plugin", "lazy"}
 FOUNDATION = {*LEAVES, "core.seeds", "core.settings", "core.layout", "core.rows"}
-CORE = {*FOUNDATION, "core.method", "core.job", "core.client", "core.guard", "core.server", "core.scoring"}
+LINE = {*FOUNDATION, "core.method", "core.wire"}
+CORE = {
+    *LINE,
+    *(f"core.{name}" for name in ("job", "engine", "client", "guard", "server", "scoring", "tasks")),
+}
 EDGES = ("cli", "report", "api", "runs", "experiments", "export", "track")  # what is built on the core
 ALLOWED = {  # room -> which of our rooms it may import
     "errors": set(),
@@ -30,11 +34,14 @@ ALLOWED = {  # room -> which of our rooms it may import
     **dict.fromkeys(FOUNDATION - LEAVES, FOUNDATION),
     "core.rows": {*FOUNDATION, "backends"},  # its sums run in native code where there is any
     "core.method": FOUNDATION,
-    "core.job": {*FOUNDATION, "core.method"},
-    "core.client": {*FOUNDATION, "core.method", "core.job"},
-    "core.guard": {*FOUNDATION, "core.method"},
-    "core.server": CORE - {"core.server", "core.scoring"},
-    "core.scoring": CORE - {"core.scoring"},
+    "core.wire": {"core.method"},
+    "core.job": LINE,
+    "core.engine": {"core.job", "core.method"},
+    "core.client": {*LINE, "core.job"},
+    "core.guard": {"core.method", "core.wire"},
+    "core.server": CORE - {"core.server", "core.scoring", "core.tasks"},
+    "core.scoring": CORE - {"core.scoring", "core.tasks"},
+    "core.tasks": {"errors", "core.job", "core.method", "core.engine", "core.client", "core.scoring"},
     "core": {"lazy"},
     "methods": {*FOUNDATION, "core.method", "methods"},
     "data": {*LEAVES, "data"},

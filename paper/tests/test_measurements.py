@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import small
 import torch
 from pfedsim_paper import cka, datasets, likeness, overhead, privacy, workflow
 from pfedsim_paper.control import FedDynAsRun, PerFedAvgAsRun, WarmFedPer
@@ -149,13 +150,11 @@ def test_any_classifier_that_is_sent_is_read() -> None:
 
 def test_the_clock_counts_every_clients_work_once() -> None:
     run = session(FedAvg(), rounds=2)
-    clock = overhead.Clocked(run.engine)
-    from pfedsim.core.server import run_rounds
-
-    rounds = list(run_rounds(run.method, run.fed, run.kept, clock, run.schedule, run.begin()))
+    clock = overhead.Clock()
+    rounds = list(small.rounds(run.observed(clock)))
     assert [c for c, _, _ in clock.taken] == [r.client for round in rounds for r in round.replies]
     assert all(wall > 0 for _, wall, _ in clock.taken)
-    assert overhead.stored(rounds[-1].state) >= 4 * int((~run.kept).sum())
+    assert overhead.stored(rounds[-1].server) >= 4 * int((~run.side.wire.kept).sum())
 
 
 @pytest.mark.slow

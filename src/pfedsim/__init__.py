@@ -23,6 +23,7 @@ _HOMES = {
     "Federation": "pfedsim.data.federation",
     "Run": "pfedsim.runs.reader",
     "ClientModel": "pfedsim.export.client_model",
+    "check": "pfedsim.api",
     "compare": "pfedsim.api",
     "federate": "pfedsim.api",
     "load": "pfedsim.export.read",
@@ -30,6 +31,7 @@ _HOMES = {
 }
 
 if TYPE_CHECKING:
+    from pfedsim.api import check as check
     from pfedsim.api import compare as compare
     from pfedsim.api import federate as federate
     from pfedsim.api import train as train
@@ -64,3 +66,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'pfedsim' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

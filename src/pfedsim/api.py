@@ -1,9 +1,9 @@
-"""The library in three verbs: `federate` deals data to clients, `train` runs a method on them, `compare`
-several."""
+"""The library in two verbs: `federate` deals data to clients, `train` runs a method on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,22 +11,30 @@ from pfedsim.core.method import Method
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.federation import Federation
 from pfedsim.errors import Error
-from pfedsim.methods import settings_of
+from pfedsim.methods import METHODS, parse, settings_of
 from pfedsim.runs import config as configs
-from pfedsim.runs.execute import Progress, Watch, execute
+from pfedsim.runs.execute import Watch, execute
 from pfedsim.runs.reader import Run
 from pfedsim.runs.setup import federate as deal
+from pfedsim.runs.unused import refuse_unused
 
 if TYPE_CHECKING:
+    from pfedsim.dev.conformance import Result
     from pfedsim.experiments.compare import Comparison
 
 
-def federate(data: str | DataSet = "digits", **settings: Any) -> Federation:
+def federate(data: str | Path | DataSet = "digits", **settings: Any) -> Federation:
     """The clients of a data set, by its name or file, or itself; `settings` as on the command line:
     clients, alpha, partition, minimum, test, partition_seed, ..."""
-    if isinstance(data, DataSet):
-        return deal(configs.check({"data": data.name, **settings}), data=data)
-    return deal(configs.check({"data": data, **settings}))
+    if not isinstance(data, (str, Path, DataSet)):
+        raise Error(
+            f"federate takes the name of a data set, a file or a pfedsim.data.DataSet, not {_short(data)}; "
+            "save arrays with numpy.savez('mine.npz', x=x, y=y) and give that file"
+        )
+    given = _nested(settings)
+    config = configs.check({"data": data.name if isinstance(data, DataSet) else str(data), **given})
+    refuse_unused(given, config)
+    return deal(config, data=data if isinstance(data, DataSet) else None)
 
 
 def train(
@@ -38,46 +46,57 @@ def train(
     **settings: Any,
 ) -> Run:
     """Runs `method` on the federation; `settings` as on the command line: rounds, join, epochs, lr, seed,
-    ... Without `out` the run's folder lives as long as the result; with `resume` a run that was stopped in
-    `out` goes on."""
-    if not isinstance(federation, Federation):
-        raise Error(
-            f"train needs a federation, as federate({federation!r}) gives, not {type(federation).__name__}"
-        )
-    _as_dealt(federation, settings)
-    words = {**federation.asked, **settings}
-    words |= settings_of(method) if isinstance(method, Method) else {"method": method}
-    if isinstance(words.get("model"), type):
-        words["model"] = f"{words['model'].__module__}:{words['model'].__qualname__}"
-    return execute(
-        configs.check(words),
-        None if out is None else Path(out),
-        federation,
-        watch,
-        resume=resume and out is not None,
-    )
+    ..., and those with a dot as a dictionary: `**{"score.finetune": 0}`. Without `out` the run's folder
+    lives as long as the result; with `resume` a run that was stopped in `out` goes on."""
+    given, chosen = _nested(settings), _method(method)
+    for table in given.keys() & chosen.keys():
+        raise Error(f"{table} = {given[table]!r}: set the options of a method object when you make it")
+    config = _config(federation, {**given, **chosen})
+    refuse_unused(given, config)
+    place = None if out is None else Path(out)
+    return execute(config, place, federation, watch, resume=resume and out is not None)
 
 
 def compare(
     federation: Federation,
-    methods: Sequence[str] = ("local", "fedavg", "pfedsim"),
+    methods: Sequence[str | Method] = ("local", "fedavg", "pfedsim"),
     seeds: Sequence[int] = (42,),
     out: str | Path | None = None,
-    watch: Callable[[str, Progress], None] | None = None,
+    watch: Watch | None = None,
     **settings: Any,
 ) -> Comparison:
-    """Runs every method with every seed on the federation, Local-Only always among them; `settings` as for
-    `train`. Finished runs in `out` are reused; without `out` the runs live as long as the result. `watch` is
-    told the name of a run and its progress."""
+    """Runs every method with every seed on the federation; `settings` as for `train`. In `out` finished runs
+    are reused and stopped ones continue; without it the folder lives as long as the result."""
     from pfedsim.experiments.compare import compare as run_all
 
+    if isinstance(methods, (str, Method)):
+        raise Error(f"compare takes a list of methods, such as ['fedavg', 'pfedsim'], not {methods!r}")
+    if not isinstance(seeds, Sequence):
+        raise Error(f"compare takes a list of seeds, such as [42, 43], not {_short(seeds)}")
+    for word, instead in (("method", "methods"), ("seed", "seeds")):
+        if word in settings:
+            raise Error(f"compare takes {instead} = [...], not {word} = {settings[word]!r}")
+    given, specs = _nested(settings), [_spec(method) for method in methods]
+    config = _config(federation, given)
+    refuse_unused(given, config, specs)
+    return run_all(config, specs, list(seeds), None if out is None else Path(out), watch, federation)
+
+
+def check(method: str | Method) -> list[Result]:
+    """Holds a method to what every method must do, as `pfedsim check` does: a result for each check, with
+    the reason in `why` where it failed."""
+    from pfedsim.dev.conformance import check as run_checks
+
+    return run_checks(parse(method) if isinstance(method, str) else _object(method))
+
+
+def _config(federation: Federation, given: dict[str, Any]) -> configs.Config:
+    """The configuration of a run on this federation."""
     if not isinstance(federation, Federation):
-        raise Error(
-            f"compare needs the federation that federate(...) returns, not {type(federation).__name__}"
-        )
-    _as_dealt(federation, settings)
-    config = configs.check({**federation.asked, **settings})
-    return run_all(config, methods, seeds, None if out is None else Path(out), watch, federation)
+        raise Error(f"expected the federation that federate(...) returns, not {_short(federation)}")
+    _as_dealt(federation, given)
+    model = {"model": _model(given["model"])} if "model" in given else {}
+    return configs.check({**federation.asked, **given, **model})
 
 
 def _as_dealt(federation: Federation, given: Mapping[str, Any]) -> None:
@@ -90,3 +109,70 @@ def _as_dealt(federation: Federation, given: Mapping[str, Any]) -> None:
                 f"{word} = {given[word]!r}: this federation was dealt with {dealt!r}; another one is "
                 f"made by federate({word}=...)"
             )
+
+
+def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with those of a dotted name (`score.finetune`) in their tables."""
+    tables = {name: dict(v) if isinstance(v, Mapping) else v for name, v in settings.items()}
+    values = {name: value for name, value in tables.items() if "." not in name}
+    for name in tables.keys() - values.keys():
+        configs.assign(values, name, tables[name])
+    return values
+
+
+def _method(method: str | Method) -> dict[str, Any]:
+    """The settings that describe this method."""
+    if isinstance(method, str):
+        return {"method": method}
+    kind = type(_object(method))
+    if kind not in METHODS.values():
+        _importable(kind)
+    return settings_of(method)
+
+
+def _object(method: Any) -> Method:
+    """Refuses what is no method object."""
+    if isinstance(method, Method):
+        return method
+    if isinstance(method, type):
+        raise Error(
+            f"expected a method object or name, not the class {method.__name__}: write {method.__name__}()"
+        )
+    raise Error(f"expected the name of a method or a pfedsim.Method object, not {_short(method)}")
+
+
+def _spec(method: str | Method) -> str:
+    """A method with its options, as it is written on the command line."""
+    if isinstance(method, str):
+        return method
+    name = _method(method)["method"]
+    return f"{name}({', '.join(f'{f.name}={getattr(method, f.name)!r}' for f in fields(method))})"
+
+
+def _model(model: Any) -> str | None:
+    """The name of a network that was given by its name or class."""
+    if model is None or isinstance(model, str):
+        return model
+    if not isinstance(model, type):
+        raise Error(
+            f"model takes a name such as lenet5 or a class, not {_short(model)}: give the class itself; it is "
+            "made with the arguments shape and classes"
+        )
+    _importable(model)
+    return f"{model.__module__}:{model.__qualname__}"
+
+
+def _importable(kind: type[Any]) -> None:
+    """Refuses a class that whoever reads the run's folder could not import."""
+    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+        where = "a script or notebook" if kind.__module__ == "__main__" else "a function"
+        raise Error(
+            f"{kind.__name__} is defined in {where}, where nobody who reads the run can import it: put it in a "
+            f"file, say mine.py, and name it 'mine.py:{kind.__name__}' or import it from there"
+        )
+
+
+def _short(value: Any) -> str:
+    """What an object is, without its contents."""
+    shape = getattr(value, "shape", None)
+    return f"{type(value).__name__}" + (f" of shape {tuple(shape)}" if isinstance(shape, tuple) else "")

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 import small
 import torch
+from devices import GPU, NoMixing
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from pfedsim.backends.torch import TorchNet
+from pfedsim.core.job import Batch
+from pfedsim.core.layout import Layout, layout_of
+from pfedsim.core.method import Phase
 
 
 @pytest.fixture
@@ -98,3 +104,86 @@ def test_moments_at_the_norm_layers_inputs_over_more_than_one_chunk(
         assert count == values.shape[1]
         torch.testing.assert_close(mean.double(), values.mean(1), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(variance.double(), values.var(1, correction=0), rtol=1e-4, atol=1e-5)
+
+
+# a phase in one call, and other devices
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+@pytest.mark.parametrize("mask", ["trainable", "head", "half"])
+def test_a_phase_in_one_call_has_the_bits_of_its_steps(mask: str, momentum: float, decay: float) -> None:
+    s = small.session(federation=small.table(train=(40, 9)), model="small:Dropping")
+    net, layout = s.worker.net, s.fed.layout
+    half = layout.trainable & (torch.arange(layout.size) % 2 == 0)
+    moves = half if mask == "half" else getattr(layout, mask) & layout.trainable
+    job = small.job(s)
+    x, y = job.part("train")
+    steps = [torch.arange(8), torch.tensor([9, 3, 30, 12]), torch.arange(20, 33)]
+    start = s.fed.initial[layout.buffers]
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        found, found_statistics, losses = net.descend(
+            s.fed.initial, start, x, y, steps, 0.1, moves, momentum, decay
+        )
+        torch.manual_seed(5)
+        theta, statistics, velocity = s.fed.initial.clone(), start, torch.zeros(layout.size)
+        for number, numbers in enumerate(steps):
+            step, statistics, loss = net.grad(theta, statistics, x[numbers], y[numbers])
+            assert loss == losses[number]
+            step = step + decay * theta if decay else step
+            velocity = step if number == 0 else momentum * velocity + step
+            theta = theta - 0.1 * torch.where(moves, velocity, torch.zeros(()))
+    assert found[layout.trainable].equal(theta[layout.trainable])
+    assert found_statistics.equal(statistics)
+    assert found[layout.buffers].equal(statistics)
+
+
+def test_a_large_tensor_moves_piece_by_piece_to_the_same_bits() -> None:
+    from pfedsim.backends.torch import PIECE, _move
+
+    draw = torch.Generator().manual_seed(0)
+    values, step = (torch.randn(3, PIECE, generator=draw) for _ in range(2))
+    expected = values - 0.3 * step
+    _move(values, step, 0.3)
+    assert values.equal(expected)
+
+
+@pytest.fixture
+def on_gpu() -> tuple[TorchNet, Layout]:
+    module = small.Dropping((6,), 3)
+    layout = layout_of(module, "classifier")
+    return TorchNet(module, layout, "classifier", torch.zeros(6), torch.ones(6), GPU), layout
+
+
+def test_every_verb_stays_on_its_device(on_gpu: tuple[TorchNet, Layout]) -> None:
+    net, layout = on_gpu
+    theta, statistics = torch.zeros(layout.size, device=GPU), torch.zeros(16, device=GPU)
+    moves, y = layout.trainable.to(GPU), torch.zeros(16, dtype=torch.int64, device=GPU)
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(0))
+    with NoMixing():
+        x = net.ready(torch.zeros(16, 6))
+        with pytest.raises(RuntimeError, match="index_select was given tensors on"):
+            x.index_select(0, order)  # what CUDA refuses
+        for steps in (order.split(8), torch.arange(16).split(8)):
+            found, *_ = net.descend(theta, statistics, x, y, steps, 0.1, moves, 0.9, 0.1)
+            assert found.device == GPU
+        assert net.grad(theta, statistics, x, y)[0].device == GPU
+        assert net.logits(theta, x).device == net.features(theta, x).device == GPU
+        assert net.loss(theta, x, y) == 1.0
+        assert net.head(theta, torch.zeros(4, 8)).device.type == "cpu"
+        assert [m.device for m in net.head_grad(theta, torch.zeros(4, 8), torch.zeros(4).long())] == [
+            torch.device("cpu")
+        ] * 2
+
+
+def test_shuffled_batches_are_gathered_where_the_samples_are(on_gpu: tuple[TorchNet, Layout]) -> None:
+    s = small.session(shuffle=True)
+    job = small.job(s)
+    job._net = on_gpu[0]
+    job._parts["train"] = Batch(torch.zeros(20, 6, device=GPU), torch.zeros(20, device=GPU))
+    with NoMixing():
+        for (numbers,) in job.passes(Phase(s.fed.layout.trainable, 2, 0.1)):
+            batch = job.batch(numbers)
+            assert batch.x.device == batch.y.device == GPU
+        assert all(batch.x.device == GPU for batch in job.batches(0.5))

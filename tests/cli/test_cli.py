@@ -39,6 +39,11 @@ def pfedsim(*arguments, cwd=None, check=True):
         (["--partition", "dirichelt"], "did you mean 'dirichlet'?"),
         (["--model", "lenet"], "did you mean 'lenet5'?"),
         (["--device", "gpu"], "device = 'gpu'"),
+        (["--method", "fedavg", "--set", "pfedsim.rho=0.1"], "pfedsim.rho = 0.1 has no effect on"),
+        (["--partition", "mine.json", "--alpha", "0.5"], "alpha = 0.5 has no effect beside"),
+        (["--classes-each", "3"], "classes_each = 3 has no effect beside the data set's own"),
+        (["--partition", "iid", "--set", "alpha=0.5"], "alpha = 0.5 has no effect beside"),
+        (["--device", "cuda", "--workers", "3"], "workers = 3 has no effect beside the device 'cuda'"),
     ],
 )
 def test_wrong_words_get_one_sentence_without_torch(tmp_path, arguments, says):
@@ -55,6 +60,16 @@ def test_wrong_words_get_one_sentence_without_torch(tmp_path, arguments, says):
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_compare_refuses_options_of_a_method_that_it_does_not_run(tmp_path):
+    words = ["compare", "--methods", "local,fedavg", "--set", "fedprox.mu=1", "--rounds", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pfedsim", *words], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert "fedprox.mu = 1 has no effect on the methods local, fedavg" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_help_needs_no_torch():
@@ -108,6 +123,21 @@ def test_run_show_and_run_again(tmp_path):
     assert json.loads((tmp_path / "first" / "summary.json").read_text())["method"] == "FedAvg"
 
 
+def test_a_finished_runs_file_may_hold_more_than_its_run_needs(tmp_path):
+    """config.toml always states alpha and classes_each; a table of another method may stand beside them."""
+    words = ["--method", "fedavg", *QUICK, "--partition", "iid"]
+    pfedsim("run", *words, "--out", "first", "--quiet", cwd=tmp_path)
+    config = tmp_path / "first" / "config.toml"
+    assert "alpha" in config.read_text()
+    (tmp_path / "mine.toml").write_text(config.read_text() + "\n[pfedsim]\nrho = 0.25\n")
+    pfedsim("run", "mine.toml", "--out", "second", "--quiet", cwd=tmp_path)
+    models = [
+        json.loads((tmp_path / p / "summary.json").read_text())["models_digest"]
+        for p in ("first", "second")
+    ]
+    assert models[0] == models[1]
+
+
 def test_fresh_deletes_nothing_that_is_not_ours(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.tex").write_text("years of work")
@@ -158,7 +188,7 @@ def test_an_edited_method_is_not_served_from_an_old_run(tmp_path):
         ),
         (
             "    def aggregate(self, fed, server, task, replies, rng):\n        pass\n",
-            "Mine.aggregate failed in round 0: TypeError: it gave NoneType",
+            "Mine.aggregate failed in round 1: TypeError: it gave NoneType",
         ),
         (
             "    def plan(self, fed, server, sampled):\n        return 'stats', sampled\n",
@@ -166,7 +196,7 @@ def test_an_edited_method_is_not_served_from_an_old_run(tmp_path):
         ),
         (
             "    def send(self, fed, server, clients, task):\n        return {}\n",
-            "Mine.send failed in round 0",
+            "Mine.send failed in round 1",
         ),
         ("    def keeps(self, layout):\n        return None\n", "Mine.keeps failed"),
         (
@@ -248,6 +278,21 @@ def test_check_fails_a_method_that_changes_its_input(tmp_path):
     assert "gradient changed" in done.stdout
 
 
+def test_check_prints_a_failure_of_several_checks_once(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\nfrom pfedsim import Method\n\n\n@dataclass(frozen=True)\n"
+        "class Mine(Method):\n    def keeps(self, layout):\n        raise ValueError('no such mask')\n"
+    )
+    done = pfedsim("check", "mine.py:Mine", cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert (
+        done.stdout.count("no such mask") <= 2
+    )  # the check of small federations names the federation, too
+    (line,) = [line for line in done.stdout.splitlines() if "hooks are pure" in line]
+    assert line.startswith("FAILED  hooks are pure, same seed same bits, what is kept stays")
+    assert done.stdout.splitlines()[-1] == "0 of 7 checks passed"
+
+
 def test_a_failing_hook_is_named_with_its_client(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from dataclasses import dataclass\nfrom pfedsim import "
@@ -260,4 +305,7 @@ def test_a_failing_hook_is_named_with_its_client(tmp_path):
         "run", "--method", "mine.py:Mine", *QUICK, "--join", "1", "--out", "mine", cwd=tmp_path, check=False
     )
     assert done.returncode == 2
-    assert "Mine.finish failed for client 2 in round 0: ValueError: no such thing" in done.stderr
+    assert (
+        "Mine.finish failed for client 2 in round 1 (mine.py, line 9): ValueError: no such thing"
+        in done.stderr
+    )

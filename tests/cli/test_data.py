@@ -49,7 +49,8 @@ def photos(tmp_path: Path) -> Path:
 
 def test_own_photos_from_folder_to_run(photos: Path, tmp_path: Path) -> None:
     said = pfedsim("data", "add", "pets", "photos", "--layout", "client/class", "--size", "16")
-    assert "pets: 20 samples of shape 3 x 16 x 16, 2 classes, 2 clients; pfedsim run --data pets" in said
+    read = "pets: 20 pictures of 3 x 16 x 16 (channels x height x width), 2 classes, 2 clients"
+    assert f"{read}; pfedsim run --data pets" in said
     assert "added: " in pfedsim("data", "list")
     assert "already" in refused("data", "add", "pets", "photos", "--layout", "client/class", "--size", "16")
     out = pfedsim("data", "show", "pets", "--out", "seen")
@@ -108,6 +109,27 @@ def test_show_knows_signals_tables_and_domains(tmp_path: Path, kind: str) -> Non
     pfedsim("data", "show", "mine.npz", *more, "--minimum", "2", "--out", "seen")
     assert (tmp_path / "seen" / "labels.png").is_file()
     assert (tmp_path / "seen" / "samples.png").is_file() is (kind != "table")
+
+
+def test_how_data_were_read_is_said() -> None:
+    """A float array of 28 x 28 is a signal; the line says so, and how it becomes a picture."""
+    x, y = np.random.default_rng(0).normal(size=(400, 28, 28)), np.arange(400) % 10
+    np.savez("mine.npz", x=x, y=y)
+    np.savez("grey.npz", x=x[:, None], y=y)
+    np.savez("rows.npz", x=x[:, 0, :5], y=y)
+    said = "mine.npz: 400 signals of 28 channels x 28 steps, 10 classes"
+    way_out = "if they are grey pictures, save x with the shape (400, 1, 28, 28)"
+    quick = ["--data", "mine.npz", "--clients", "4", "--partition", "iid", "--rounds", "1", "--epochs", "1"]
+    for words in (["run", *quick], ["compare", *quick], ["data", "show", "mine.npz", "--clients", "4"]):
+        shown = pfedsim(*words)
+        assert said in shown
+        assert way_out in shown
+    assert said not in pfedsim("run", *quick, "--out", "quiet", "--quiet")
+    for name, read in (
+        ("grey", "400 pictures of 1 x 28 x 28 (channels x height x width), 10 classes\n"),
+        ("rows", "400 rows of 5 numbers, 10 classes\n"),
+    ):
+        assert f"{name}.npz: {read}" in pfedsim("data", "show", f"{name}.npz", "--clients", "4")
 
 
 def test_what_data_refuses(photos: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from pfedsim import Error
 from pfedsim.cli.app import app
 from pfedsim.cli.watch import follow, view
 from pfedsim.data.federation import Federation
+from pfedsim.runs.durable import held
 from pfedsim.runs.news import news
 from pfedsim.runs.reader import Run
 
@@ -121,7 +122,8 @@ class Replay:
 
 def test_watch_follows_a_run_until_it_ends(run: Run, tmp_path: Path) -> None:
     replay, out = Replay(run, tmp_path / "run"), io.StringIO()
-    follow(tmp_path / "run", Console(file=out, width=200), replay.pause)
+    with held(tmp_path / "run"):
+        follow(tmp_path / "run", Console(file=out, width=200), replay.pause)
     lines = out.getvalue().splitlines()
     assert replay.pauses == 3
     assert [line.partition(":")[0] for line in lines[:3]] == [f"round {k} of 3" for k in (1, 2, 3)]
@@ -133,7 +135,8 @@ def test_watch_follows_a_run_until_it_ends(run: Run, tmp_path: Path) -> None:
 
 def test_watch_on_a_terminal_shows_where_the_run_stands(run: Run, tmp_path: Path) -> None:
     replay, out = Replay(run, tmp_path / "run"), io.StringIO()
-    follow(tmp_path / "run", Console(file=out, width=100, force_terminal=True), replay.pause)
+    with held(tmp_path / "run"):
+        follow(tmp_path / "run", Console(file=out, width=100, force_terminal=True), replay.pause)
     assert "finished" in out.getvalue()
     still = io.StringIO()
     Console(file=still, width=100).print(view(news(tmp_path / "run")))
@@ -144,17 +147,9 @@ def test_watch_on_a_terminal_shows_where_the_run_stands(run: Run, tmp_path: Path
     assert f"{100 * run.summary['finetuned']['micro']:.2f}% of all samples" in text
 
 
-def test_watch_may_be_left(run: Run, tmp_path: Path) -> None:
-    Replay(run, tmp_path / "run")
-    out = io.StringIO()
-
-    def leave(seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    follow(tmp_path / "run", Console(file=out), leave)
-    assert "no longer watching; the run goes on" in out.getvalue()
+def test_watch_needs_a_runs_folder(tmp_path: Path) -> None:
     with pytest.raises(Error, match=r"there is no config\.toml"):
-        follow(tmp_path, Console(file=out))
+        follow(tmp_path, Console(file=io.StringIO()))
 
 
 def test_show_writes_the_page_into_the_runs_folder(run: Run) -> None:

@@ -24,12 +24,9 @@ def work(
     client: int = 0,
     round: int = 0,
     task: str = "train",
-    memory: Memory | None = None,
     model: Tensor | None = None,
 ) -> Work:
-    return Work(
-        client, round, Message(task, s.fed.initial if model is None else model), memory or Memory(), task
-    )
+    return Work(client, round, Message(task, s.fed.initial if model is None else model), task)
 
 
 def trained(
@@ -97,8 +94,8 @@ def test_a_batch_of_one_is_skipped() -> None:
 
 def test_a_client_with_one_sample_comes_back_as_it_went() -> None:
     s = small.session(federation=small.table(train=(1, 20)))
-    reply, _ = run_client(small.site(s), work(s))
-    sent = ~s.kept
+    reply, _ = run_client(s.worker, work(s), Memory())
+    sent = ~s.side.wire.kept
     assert reply.model is not None
     assert reply.model[sent].equal(s.fed.initial[sent])
 
@@ -265,13 +262,13 @@ def test_soft_targets_and_a_gradient_at_the_features(pull: float) -> None:
 
 def test_dropout_draws_by_address() -> None:
     s = small.session(model="small:Dropping")
-    site = small.site(s)
+    site = s.worker
 
     def model(client: int = 0, round: int = 0) -> Tensor:
         torch.rand(client + 1)  # whatever was drawn before
-        sent = run_client(site, work(s, client, round))[0].model
+        sent = run_client(site, work(s, client, round), Memory())[0].model
         assert sent is not None
-        return sent[~s.kept]
+        return sent[~s.side.wire.kept]
 
     assert model().equal(model())
     assert not model(round=1).equal(model())
@@ -288,7 +285,7 @@ def test_a_reply_weighs_its_train_part_and_validation_is_held_back_from_it() -> 
         assert job.part("validation").x.equal(x[:held])
         assert job.part("train").x.equal(x[held:])
         assert job.labels.equal(y[held:])
-        assert run_client(small.site(s), work(s, client))[0].weight == n - held
+        assert run_client(s.worker, work(s, client), Memory())[0].weight == n - held
 
 
 def test_a_seeded_pass_over_a_share() -> None:
@@ -305,12 +302,12 @@ def test_a_seeded_pass_over_a_share() -> None:
 
 def test_mine_takes_the_clients_own_and_at_first_the_initial_entries() -> None:
     s = small.session()
-    message = torch.full_like(s.fed.initial, 7.0).masked_fill(s.kept, float("nan"))
+    message = torch.full_like(s.fed.initial, 7.0).masked_fill(s.side.wire.kept, float("nan"))
     fresh = small.job(s).mine(message)
-    assert fresh[s.kept].equal(s.fed.initial[s.kept])
-    assert (fresh[~s.kept] == 7.0).all()
-    own = torch.arange(float(s.kept.sum()))
-    assert small.job(s, memory=Memory(own)).mine(message)[s.kept].equal(own)
+    assert fresh[s.side.wire.kept].equal(s.fed.initial[s.side.wire.kept])
+    assert (fresh[~s.side.wire.kept] == 7.0).all()
+    own = torch.arange(float(s.side.wire.kept.sum()))
+    assert small.job(s, memory=Memory(own)).mine(message)[s.side.wire.kept].equal(own)
 
 
 def test_a_client_remembers_beside_what_it_remembered() -> None:
@@ -319,7 +316,7 @@ def test_a_client_remembers_beside_what_it_remembered() -> None:
     found = small.job(s, memory=memory).remember(s.fed.initial, b=torch.zeros(1))
     assert {name: float(t) for name, t in found.extra.items()} == {"a": 1.0, "b": 0.0}
     assert found.kept is not None
-    assert found.kept.equal(s.fed.initial[s.kept])
+    assert found.kept.equal(s.fed.initial[s.side.wire.kept])
 
 
 # scores
@@ -327,10 +324,10 @@ def test_a_client_remembers_beside_what_it_remembered() -> None:
 
 def test_a_score_is_what_would_be_used_now_and_after_plain_epochs_a_trained_copy() -> None:
     s = small.session(epochs=3)
-    site = small.site(s)
-    assert run_to_score(site, work(s, task="score")).equal(s.fed.initial)
+    site = s.worker
+    assert run_to_score(site, work(s, task="score"), Memory()).equal(s.fed.initial)
     torch.testing.assert_close(
-        run_to_score(site, work(s), finetune=2), by_torch(s, 0, 2, 0.1), rtol=1e-5, atol=1e-5
+        run_to_score(site, work(s), Memory(), finetune=2), by_torch(s, 0, 2, 0.1), rtol=1e-5, atol=1e-5
     )
 
 
@@ -344,8 +341,8 @@ def test_plain_epochs_before_a_score_ignore_the_methods_own_training() -> None:
             raise AssertionError("not asked for")
 
     plain, still = small.session(), small.session(Still())
-    a = run_to_score(small.site(plain), work(plain), finetune=1)
-    assert run_to_score(small.site(still), work(still), finetune=1).equal(a)
+    a = run_to_score(plain.worker, work(plain), Memory(), finetune=1)
+    assert run_to_score(still.worker, work(still), Memory(), finetune=1).equal(a)
 
 
 # failing hooks
@@ -360,9 +357,10 @@ def test_a_failing_hook_is_named_with_method_client_and_round(name: str) -> None
     broken = dataclass(frozen=True)(type("Broken", (Method,), {name: _breaks}))()
     s = small.session(broken)
     with pytest.raises(
-        HookError, match=rf"Broken\.{name} failed for client 2 in round 5: KeyError: 'oops'"
+        HookError,
+        match=rf"Broken\.{name} failed for client 2 in round 6 \(test_client.py, line \d+\): KeyError: 'oops'",
     ) as caught:
-        run_client(small.site(s), work(s, client=2, round=5))
+        run_client(s.worker, work(s, client=2, round=5), Memory())
     assert isinstance(caught.value.__cause__, KeyError)
 
 
@@ -370,15 +368,15 @@ def test_a_failing_hook_is_named_with_method_client_and_round(name: str) -> None
 def test_a_hook_that_returns_nothing_is_named_too(name: str) -> None:
     broken = dataclass(frozen=True)(type("Broken", (Method,), {name: lambda *_: None}))()
     s = small.session(broken)
-    with pytest.raises(HookError, match=rf"Broken\.{name} .*client 2 in round 5"):
-        run_client(small.site(s), work(s, client=2, round=5))
+    with pytest.raises(HookError, match=rf"Broken\.{name} .*client 2 in round 6"):
+        run_client(s.worker, work(s, client=2, round=5), Memory())
 
 
 def test_a_gradient_of_the_wrong_shape_is_named_too() -> None:
     broken = dataclass(frozen=True)(type("Broken", (Method,), {"gradient": lambda *_: torch.zeros(3)}))()
     s = small.session(broken)
-    with pytest.raises(HookError, match=r"Broken\.gradient .*client 2 in round 5"):
-        run_client(small.site(s), work(s, client=2, round=5))
+    with pytest.raises(HookError, match=r"Broken\.gradient .*client 2 in round 6"):
+        run_client(s.worker, work(s, client=2, round=5), Memory())
 
 
 def test_replies_leave_kept_entries_at_home() -> None:
@@ -386,14 +384,14 @@ def test_replies_leave_kept_entries_at_home() -> None:
     class Twice(Method):
         def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
             return job.reply(
-                ends[-1], two=torch.stack([ends[-1], ends[-1]]), scalar=torch.ones(())
+                ends[-1], models={"two": torch.stack([ends[-1], ends[-1]])}, scalar=torch.ones(())
             ), job.remember(ends[-1])
 
     s = small.session(Twice())
-    reply, memory = run_client(small.site(s), work(s))
+    reply, memory = run_client(s.worker, work(s), Memory())
     assert reply.model is not None
-    for model in (reply.model, *reply.extra["two"]):
-        assert model.isnan().equal(s.kept)
+    for model in (reply.model, *reply.models["two"]):
+        assert model.isnan().equal(s.side.wire.kept)
     assert float(reply.extra["scalar"]) == 1.0
     assert memory.kept is not None
     assert memory.kept.isfinite().all()

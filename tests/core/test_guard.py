@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
 import small
 import torch
+from torch import Tensor
 
 from pfedsim.core.guard import ABSURD, absurd, objection
+from pfedsim.core.job import Job
 from pfedsim.core.method import Fed, Memory, Message, Method, Reply
 
 
@@ -18,13 +21,13 @@ class WithExtra(Method):
 
 S = small.session(WithExtra())
 SIZE = S.fed.layout.size
-GOOD = Reply(1, 20.0, torch.zeros(SIZE).masked_fill(S.kept, float("nan")), {"counts": torch.zeros(3)})
+GOOD = Reply(
+    1, 20.0, torch.zeros(SIZE).masked_fill(S.side.wire.kept, float("nan")), {"counts": torch.zeros(3)}
+)
 
 
-def objected(reply: Reply, memory: Memory | None = None, declared: float = 20.0) -> str | None:
-    return objection(
-        S.method, S.fed, 1, Message("train", S.fed.initial), reply, memory or Memory(), S.kept, declared
-    )
+def objected(reply: Reply, declared: float = 20.0) -> str | None:
+    return objection(S.method, S.fed, S.side.wire, 1, Message("train", S.fed.initial), reply, declared)
 
 
 def _one(name: str, value: float) -> torch.Tensor:
@@ -82,26 +85,35 @@ def test_extra_models_are_judged_by_what_was_sent() -> None:
             return {"two": (2, fed.layout.size)}
 
     s = small.session(Two())
-    two = torch.zeros(2, s.fed.layout.size).masked_fill(s.kept, float("nan"))
+    two = torch.zeros(2, s.fed.layout.size).masked_fill(s.side.wire.kept, float("nan"))
     message = Message("train", s.fed.initial)
-    assert (
-        objection(s.method, s.fed, 0, message, Reply(0, 1.0, None, {"two": two}), Memory(), s.kept) is None
+    reply = Reply(0, 1.0, None, models={"two": two})
+    assert objection(s.method, s.fed, s.side.wire, 0, message, reply) is None
+    assert objection(s.method, s.fed, s.side.wire, 0, message, Reply(0, 1.0, None, {"two": two})) == (
+        "two is not finite"  # what is no model is sent as it is, however wide
     )
     two[1, 0] = float("nan")
-    assert (
-        objection(s.method, s.fed, 0, message, Reply(0, 1.0, None, {"two": two}), Memory(), s.kept)
-        == "two is not finite"
-    )
+    assert objection(s.method, s.fed, s.side.wire, 0, message, reply) == "two is not finite"
 
 
-def test_what_a_client_keeps_must_be_finite_too() -> None:
-    nan = torch.tensor([0.0, float("nan")])
-    assert objected(GOOD, Memory(nan)) == "what the client keeps is not finite (its kept entries)"
-    assert (
-        objected(GOOD, Memory(torch.zeros(2), {"memory": nan}))
-        == "what the client keeps is not finite (memory)"
-    )
-    assert objected(GOOD, Memory(torch.zeros(2), {"memory": torch.zeros(2)})) is None
+@dataclass(frozen=True)
+class Remembers(Method):
+    """Clients remember a number that is none."""
+
+    kept: bool = False
+
+    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
+        reply, memory = super().finish(job, ends)
+        nan = torch.tensor([0.0, float("nan")])
+        return reply, Memory(nan) if self.kept else replace(memory, extra={"memory": nan})
+
+
+@pytest.mark.parametrize(("kept", "what"), [(True, "its kept entries"), (False, "memory")])
+def test_what_a_client_keeps_must_be_finite_too(kept: bool, what: str) -> None:
+    found, *_ = small.rounds(small.session(Remembers(kept)))
+    assert found.replies == ()
+    assert not found.state.memories
+    assert {e["why"] for e in found.events} == {f"what the client keeps is not finite ({what})"}
 
 
 def moved(client: int, distance: float) -> tuple[Message, Reply]:
@@ -109,13 +121,15 @@ def moved(client: int, distance: float) -> tuple[Message, Reply]:
     sent = torch.full((SIZE,), 1000.0)
     step = torch.zeros(SIZE)
     step[0] = distance
-    return Message("train", sent), Reply(client, 1.0, (sent + step).masked_fill(S.kept, float("nan")))
+    return Message("train", sent), Reply(
+        client, 1.0, (sent + step).masked_fill(S.side.wire.kept, float("nan"))
+    )
 
 
 @pytest.mark.parametrize(("distance", "times"), [(0.9, None), (1.2, "120"), (1e4, "1000000")])
 def test_a_step_is_absurd_by_the_median_of_the_others(distance: float, times: str | None) -> None:
     wave = [moved(0, 0.01), moved(1, 0.01), moved(2, distance), moved(3, 0.005)]
-    found = absurd(wave, S.kept)
+    found = absurd(wave, S.side.wire)
     # float32 steps around 1000 are a 16384th: 0.01 is kept as 0.0098, so that the times differ by some
     # percent
     assert set(found) == ({2} if times else set())
@@ -123,7 +137,6 @@ def test_a_step_is_absurd_by_the_median_of_the_others(distance: float, times: st
         said = int(found[2].split(" is ")[1].split(" times")[0])
         assert said == pytest.approx(int(times), rel=0.05)
         assert said > ABSURD
-    assert absurd(wave[1:3], S.kept) == {}  # two have no median to speak of
-    assert (
-        absurd([moved(0, 0), moved(1, 0), moved(2, distance)], S.kept) == {}
-    )  # where most stand still nothing can be told
+    assert absurd(wave[1:3], S.side.wire) == {}  # two have no median to speak of
+    # where most stand still nothing can be told
+    assert absurd([moved(0, 0), moved(1, 0), moved(2, distance)], S.side.wire) == {}

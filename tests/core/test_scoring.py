@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 from sklearn import metrics as known
 
-from pfedsim.core.scoring import METRICS, ClientScore, Scores, measure, score
+from pfedsim.core.scoring import METRICS, ClientScore, Scores, measure
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -147,7 +147,7 @@ def test_clients_without_samples_do_not_count() -> None:
 def test_every_client_is_scored_on_its_own_test_part(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pfedsim.core.scoring.CHUNK", chunk)
     s = small.session()
-    scores = score(s.method, s.fed, s.kept, s.engine, s.begin())
+    scores = small.score(s, s.begin())
     assert [(c.client, c.samples) for c in scores.clients] == [(i, 10) for i in range(4)]
     module = small.module(s).eval()
     for c in scores.clients:

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pfedsim.core.rows import Rows
-from pfedsim.core.scoring import score
-from pfedsim.core.server import State, run_rounds
+from pfedsim.core.server import State
 from pfedsim.methods import parse
 from pfedsim.runs.setup import Session
 
@@ -24,12 +23,12 @@ def finished(spec: str, **settings: Any) -> tuple[Session, State]:
     """A short run through the real loop; with half the clients a round, client by client not the same
     ones."""
     s = small.session(parse(spec), **{"rounds": 6, "join": 0.5, "epochs": 2, **settings})
-    *_, last = run_rounds(s.method, s.fed, s.kept, s.engine, s.schedule, s.begin())
+    *_, last = small.rounds(s)
     return s, last.state
 
 
 def tuned(s: Session, state: State) -> list[Tensor]:
-    found = score(s.method, s.fed, s.kept, s.engine, state, finetune=EPOCHS, models=True)
+    found = small.score(s, state, finetune=EPOCHS, models=True)
     return [c.model for c in found.clients if c.model is not None]
 
 
@@ -39,9 +38,9 @@ def own(s: Session, state: State, client: int, model: Tensor) -> Tensor:
     mine = (
         s.fed.initial
         if memory is None or memory.kept is None
-        else s.fed.initial.masked_scatter(s.kept, memory.kept)
+        else s.fed.initial.masked_scatter(s.side.wire.kept, memory.kept)
     )
-    return torch.where(s.kept, mine, model)
+    return torch.where(s.side.wire.kept, mine, model)
 
 
 def by_sgd(s: Session, client: int, start: Tensor) -> Tensor:
@@ -120,9 +119,9 @@ def test_methods_with_steps_of_their_own_get_the_same_plain_epochs(spec: str) ->
 def test_the_second_score_leaves_no_trace() -> None:
     """Served scores and memories are the same before and after it."""
     s, state = finished("pfedsim")
-    before = score(s.method, s.fed, s.kept, s.engine, state, models=True)
+    before = small.score(s, state, models=True)
     first, second = tuned(s, state), tuned(s, state)
-    after = score(s.method, s.fed, s.kept, s.engine, state, models=True)
+    after = small.score(s, state, models=True)
     assert all(a.equal(b) for a, b in zip(first, second, strict=True))
     for a, b in zip(before.clients, after.clients, strict=True):
         assert a.model is not None

@@ -10,24 +10,23 @@ import torch
 from torch import Tensor
 
 from pfedsim.core.client import run_client
+from pfedsim.core.engine import Engine
 from pfedsim.core.job import Job, Work
 from pfedsim.core.layout import Layout
 from pfedsim.core.method import Fed, Memory, Message, Method, Reply, ServerState
-from pfedsim.core.scoring import score
-from pfedsim.core.server import Round, run_rounds
 from pfedsim.errors import HookError
 from pfedsim.runs.setup import Session
 
 
-def rounds(s: Session) -> list[Round]:
-    return list(run_rounds(s.method, s.fed, s.kept, s.engine, s.schedule, s.begin()))
+def rounds(s: Session, engine: Engine | None = None) -> list[small.Seen]:
+    return list(small.rounds(s, engine=engine))
 
 
 def test_the_default_is_the_mean_of_what_the_clients_trained_by_train_samples() -> None:
     s = small.session(rounds=1)
     (only,) = rounds(s)
     replies = [
-        run_client(small.site(s), Work(i, 0, Message("train", s.fed.initial), Memory(), "train"))[0]
+        run_client(s.worker, Work(i, 0, Message("train", s.fed.initial), "train"), Memory())[0]
         for i in range(4)
     ]
     total = sum(w * r.model.double() for w, r in zip((20, 9, 33, 4), replies, strict=True)) / 66  # type: ignore[union-attr,misc]
@@ -40,16 +39,20 @@ def test_replies_come_sorted_whatever_the_order_of_the_schedule() -> None:
     s = small.session()
     turned = replace(s, schedule=[list(reversed(sampled)) for sampled in s.schedule])
     for a, b in zip(rounds(s), rounds(turned), strict=True):
-        assert a.state.server.model[~s.kept].equal(b.state.server.model[~s.kept])
+        assert a.state.server.model[~s.worker.wire.kept].equal(b.state.server.model[~s.worker.wire.kept])
         assert [r.client for r in b.replies] == sorted(r.client for r in b.replies)
 
 
 def test_a_run_goes_on_from_any_state() -> None:
     s = small.session(rounds=3)
     whole = rounds(s)
-    rest = list(run_rounds(s.method, s.fed, s.kept, s.engine, s.schedule, whole[0].state))
+    rest = list(small.rounds(s, whole[0].state))
     assert len(rest) == 2
-    assert rest[-1].state.server.model[~s.kept].equal(whole[-1].state.server.model[~s.kept])
+    assert (
+        rest[-1]
+        .state.server.model[~s.worker.wire.kept]
+        .equal(whole[-1].state.server.model[~s.worker.wire.kept])
+    )
 
 
 # what travels
@@ -63,8 +66,8 @@ class KeepsHead(Method):
         return layout.head
 
     def send(self, fed: Fed, server: ServerState, clients: Sequence[int], task: str) -> dict[int, Message]:
-        more = {"two": torch.zeros(2, fed.layout.size), "number": torch.ones(1)}
-        return {i: Message(task, server.model, more) for i in clients}
+        two = {"two": torch.zeros(2, fed.layout.size)}
+        return {i: Message(task, server.model, {"number": torch.ones(1)}, models=two) for i in clients}
 
     def begin(self, job: Job) -> Any:
         MESSAGES.append(job.message)
@@ -96,7 +99,7 @@ def test_kept_entries_are_missing_from_messages_and_replies() -> None:
     assert len(MESSAGES) == 8
     for message in MESSAGES:
         assert message.model.isnan().equal(kept)
-        assert message.extra["two"].isnan().equal(kept.expand(2, -1))
+        assert message.models["two"].isnan().equal(kept.expand(2, -1))
         assert message.extra["number"].isfinite().all()
 
 
@@ -105,11 +108,11 @@ def test_a_client_that_never_took_part_is_scored_with_its_initial_entries() -> N
     s = replace(s, schedule=[[0, 1], [1, 2]])
     state = rounds(s)[-1].state
     assert sorted(state.memories) == [0, 1, 2]
-    scores = score(s.method, s.fed, s.kept, s.engine, state, models=True)
+    scores = small.score(s, state, models=True)
     absent = scores.clients[3].model
     assert absent is not None
-    assert absent[s.kept].equal(s.fed.initial[s.kept])
-    assert absent[~s.kept].equal(state.server.model[~s.kept])
+    assert absent[s.worker.wire.kept].equal(s.fed.initial[s.worker.wire.kept])
+    assert absent[~s.worker.wire.kept].equal(state.server.model[~s.worker.wire.kept])
     assert 0 <= scores.clients[3].metrics["accuracy"] <= 1
     assert sorted(state.memories) == [0, 1, 2]  # nothing of a score is kept
 
@@ -157,8 +160,8 @@ def test_a_bad_reply_is_left_out_named_and_its_client_does_not_advance(how: str,
     first, second = rounds(s)
     assert first.events == ()
     assert [(e["event"], e["round"], e["client"]) for e in second.events] == [
-        ("rejected", 1, 0),
-        ("rejected", 1, 1),
+        ("rejected", 2, 0),
+        ("rejected", 2, 1),
     ]
     assert all(says in e["why"] for e in second.events)
     assert [r.client for r in second.replies] == [2, 3]
@@ -167,16 +170,18 @@ def test_a_bad_reply_is_left_out_named_and_its_client_does_not_advance(how: str,
     for client in (0, 1):
         assert second.state.memories[client].kept is first.state.memories[client].kept
     others = replace(small.session(Spoiled(bad=0)), schedule=[[0, 1, 2, 3], [2, 3]])
-    assert second.state.server.model[~s.kept].equal(rounds(others)[-1].state.server.model[~s.kept])
+    assert second.state.server.model[~s.worker.wire.kept].equal(
+        rounds(others)[-1].state.server.model[~s.worker.wire.kept]
+    )
 
 
 def test_without_a_good_reply_the_server_keeps_its_bits() -> None:
     s = small.session(Spoiled(bad=4))
-    start = s.begin().server
+    start = s.begin()
     for number, round in enumerate(rounds(s)):
         assert len(round.events) == 4
         assert round.replies == ()
-        assert round.state.server.model[~s.kept].equal(start.model[~s.kept])
+        assert round.state.server.model[~s.worker.wire.kept].equal(start.model[~s.worker.wire.kept])
         assert round.state.server.round == number + 1
         assert not round.state.memories
 
@@ -185,7 +190,7 @@ def test_training_that_diverges_is_rejected_and_can_still_be_scored() -> None:
     s = small.session(lr=1e30, epochs=5)
     last = rounds(s)[-1]
     assert len(last.events) == 4
-    scores = score(s.method, s.fed, s.kept, s.engine, last.state)
+    scores = small.score(s, last.state)
     assert all(torch.isfinite(torch.tensor(c.metrics["loss"])) for c in scores.clients)
 
 
@@ -223,7 +228,9 @@ def test_a_wave_before_the_training_asks_whom_it_wants_and_does_not_end_the_roun
     assert sorted(second.traffic) == [1, 2]
     assert [r.state.server.round for r in (first, second)] == [1, 2]
     plain = replace(small.session(), schedule=s.schedule)
-    assert second.state.server.model[~s.kept].equal(rounds(plain)[-1].state.server.model[~s.kept])
+    assert second.state.server.model[~s.worker.wire.kept].equal(
+        rounds(plain)[-1].state.server.model[~s.worker.wire.kept]
+    )
 
 
 def _breaks(*_: Any) -> Any:
@@ -233,8 +240,10 @@ def _breaks(*_: Any) -> Any:
 @pytest.mark.parametrize("name", ["init", "plan", "send", "aggregate", "replies"])
 def test_a_failing_server_hook_is_named_with_its_round(name: str) -> None:
     broken = dataclass(frozen=True)(type("Broken", (Method,), {name: _breaks}))()
-    where = "" if name == "init" else " in round 0"
-    with pytest.raises(HookError, match=rf"Broken\.{name} failed{where}: KeyError: 'oops'") as caught:
+    where = "" if name == "init" else " in round 1"
+    with pytest.raises(
+        HookError, match=rf"Broken\.{name} failed{where} \(test_server.py, line \d+\): KeyError: 'oops'"
+    ) as caught:
         rounds(small.session(broken))
     assert isinstance(caught.value.__cause__, KeyError)
 
@@ -260,7 +269,7 @@ def test_an_absurd_step_is_named_or_left_out_as_was_asked() -> None:
     off, warned, rejected = (
         rounds(small.session(Strays(), guard=guard))[-1] for guard in ("off", "warn", "reject")
     )
-    kept = small.session(Strays()).kept
+    kept = small.session(Strays()).side.wire.kept
     assert off.events == ()
     assert [(e["event"], e["client"]) for e in warned.events] == [("absurd", 1)]
     assert "times the median of the round" in warned.events[0]["why"]
@@ -273,8 +282,8 @@ def test_an_absurd_step_is_named_or_left_out_as_was_asked() -> None:
 
 def test_nobody_counts_for_more_samples_than_it_declared() -> None:
     s = small.session(Strays(far=1.0, claims=1.5))
-    declared = [20, 9, 33, 4]
-    for round in run_rounds(s.method, s.fed, s.kept, s.engine, s.schedule, s.begin(), declared):
+    s = replace(s, side=replace(s.side, declared=[20, 9, 33, 4]))
+    for round in rounds(s):
         assert [(e["client"], e["why"]) for e in round.events] == [
             (2, "its weight is 49.5, but the client declared 33 samples")
         ]
@@ -294,15 +303,19 @@ def test_a_client_whose_data_cannot_be_read_is_absent(workers: int) -> None:
             return super().part(client, name, validation)
 
     s = small.session()
-    torn = replace(small.site(s), samples=Torn(s.federation))
+    torn = replace(s.worker, samples=Torn(s.federation))
     engine = Serial(torn) if workers == 1 else Pool(torn, workers)
-    found = rounds(replace(s, engine=engine))
+    found = rounds(s, engine)
     for round in found:
         assert [(e["event"], e["client"]) for e in round.events] == [("absent", 1)]
         assert round.events[0]["why"] == "its train data cannot be read: OSError: the disk is torn"
         assert 1 not in round.state.memories
     others = replace(s, schedule=[[0, 2, 3]] * 2)
-    assert found[-1].state.server.model[~s.kept].equal(rounds(others)[-1].state.server.model[~s.kept])
-    scores = score(s.method, s.fed, s.kept, engine, found[-1].state)
+    assert (
+        found[-1]
+        .state.server.model[~s.worker.wire.kept]
+        .equal(rounds(others)[-1].state.server.model[~s.worker.wire.kept])
+    )
+    scores = small.score(s, found[-1].state, engine)
     engine.close()
     assert [c.samples for c in scores.clients] == [10, 0, 10, 10]

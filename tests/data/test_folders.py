@@ -89,7 +89,7 @@ def test_grey_palette_alpha_sixteen_bits_and_rotation(tmp_path: Path) -> None:
 def test_pictures_are_rescaled_as_asked(photos: Path) -> None:
     picture(photos / "ape" / "large.png", 40, (50, 30))
     with pytest.raises(
-        Error, match=r"ape/x\.png is 8 x 6 pixels, others are 50 x 30: have them rescaled with --size N"
+        Error, match=r"ape/x\.png is 8 x 6 pixels, others are 50 x 30: rescale them with size = N"
     ):
         read(photos)
     assert read(photos, size=16).shape == (3, 16, 16)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -249,27 +250,27 @@ def test_every_sample_is_dealt_once_and_the_minimum_is_kept(
 @pytest.mark.parametrize(
     ("kind", "asked", "way_out"),
     [
-        ("dirichlet", {"minimum": 100}, "--minimum 6 at most"),
+        ("dirichlet", {"minimum": 100}, "a larger alpha or a smaller minimum"),
         (
             "dirichlet",
             {"alpha": 1e-3, "clients": 20, "minimum": 25},
-            "raise --alpha, lower --minimum or take fewer clients",
+            "a larger alpha or a smaller minimum",
         ),
-        ("dirichlet", {"alpha": 1e-300, "clients": 20, "minimum": 2}, "raise --alpha"),
-        ("dirichlet-plain", {"alpha": 1e-3, "clients": 20, "minimum": 2}, "raise --alpha"),
-        ("iid", {"clients": 601, "minimum": 1}, "--clients 300 at most"),
-        ("classes", {"classes_each": 4, "clients": 5}, "--classes-each 4 is more than the 3 classes"),
+        ("dirichlet", {"alpha": 1e-300, "clients": 20, "minimum": 2}, "a larger alpha"),
+        ("dirichlet-plain", {"alpha": 1e-3, "clients": 20, "minimum": 2}, "a larger alpha"),
+        ("iid", {"clients": 601, "minimum": 1}, "600 clients are possible, more with a smaller minimum"),
+        ("classes", {"classes_each": 4, "clients": 5}, "classes_each = 4 is more than the 3 classes"),
         (
             "classes",
             {"classes_each": 1, "clients": 20, "minimum": 30},
-            "raise --classes-each or take fewer clients",
+            "gave each of 20 clients 30 samples (the best gave 28)",
         ),
         ("given", {}, "array `client`"),
         ("given", {"owner": np.arange(600) // 300, "clients": 3}, "names 2 clients, 3 were asked for"),
         (
             "given",
             {"owner": (np.arange(600) > 0).astype(int), "clients": None},
-            "lower --minimum or leave it out",
+            "lower minimum or leave it out",
         ),
     ],
 )
@@ -277,6 +278,16 @@ def test_an_impossible_request_names_a_way_out(kind: str, asked: dict[str, Any],
     with pytest.raises(Error) as caught:
         deal(np.repeat([0, 1, 2], 200), kind, **asked)
     assert way_out in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["dirichlet", "dirichlet-plain", "classes", "shards", "quantity", "iid"])
+def test_the_number_of_clients_that_a_refusal_names_can_be_dealt(kind: str) -> None:
+    y = np.arange(1797) % 10
+    with pytest.raises(Error) as caught:
+        deal(y, kind, clients=1000, minimum=10)
+    (most,) = re.findall(r"(\d+) clients are possible", str(caught.value))
+    assert 1 < int(most) <= 179
+    assert min(sizes(deal(y, kind, clients=int(most), minimum=10))) >= 10
 
 
 # the file
@@ -403,7 +414,7 @@ def test_two_shards_of_equal_classes_are_at_most_two_classes() -> None:
     partition = made("shards", y, clients=10, shards_each=2)  # 20 shards of 20: none crosses a class
     assert [len(share) for share in shares(partition)] == [40] * 10
     assert {len(np.unique(y[share])) for share in shares(partition)} <= {1, 2}
-    with pytest.raises(Error, match="10 clients of 3 shards have 39 samples or more, the minimum is 40"):
+    with pytest.raises(Error, match="10 clients of 3 shards have only 39 samples, and the minimum is 40"):
         made("shards", y, shards_each=3, minimum=40)
 
 
@@ -422,7 +433,7 @@ def test_quantity_follows_alpha() -> None:
     assert np.std(even) < 60 < 200 < np.std(uneven)
     share = max(shares(made("quantity", y, alpha=0.5, clients=50)), key=len)
     assert np.abs(np.bincount(y[share]) / len(share) - 0.1).max() < 0.03
-    with pytest.raises(Error, match="raise --alpha"):
+    with pytest.raises(Error, match="a larger alpha or a smaller minimum"):
         made("quantity", np.arange(100) % 2, alpha=0.01, clients=10, minimum=8)
 
 
@@ -440,7 +451,7 @@ def test_every_client_is_of_one_domain_and_the_last_takes_the_rest() -> None:
     ("options", "says"),
     [
         ({"domain": None}, "needs data that says which domain"),
-        ({"clients": 5}, "5 clients cannot be dealt evenly to 2 domains; give --clients-each N"),
+        ({"clients": 5}, "5 clients cannot be dealt evenly to 2 domains; give clients_each"),
         ({"clients": 5, "clients_each": 2}, "5 clients are not 2 for each of 2 domains"),
         (
             {"clients_each": 9, "clients": None},
@@ -491,7 +502,7 @@ def test_clients_that_are_numbers_are_in_their_order() -> None:
 
 def test_clients_of_each_domain_are_for_domains() -> None:
     with pytest.raises(
-        Error, match="--clients-each 3 is for the partition 'domain', not 'iid'; give --clients"
+        Error, match="clients_each = 3 is for the partition 'domain', not 'iid'; give clients"
     ):
         deal(np.arange(12) % 2, "iid", clients=None, clients_each=3)
 

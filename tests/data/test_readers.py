@@ -114,7 +114,7 @@ def test_a_cut_foreign_or_missing_cifar10_is_refused_by_file(cifar: Path) -> Non
 
 
 def test_cifar10s_python_version_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(Error, match="--data-dir"):
+    with pytest.raises(Error, match="data_dir"):
         data.read("cifar10", tmp_path)
     (tmp_path / "cifar-10-batches-py").mkdir()
     (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"")

@@ -10,7 +10,7 @@ import pytest
 import small
 import torch
 
-from pfedsim.core.server import Round, run_rounds
+from pfedsim.core.engine import Engine
 from pfedsim.core.settings import Dropouts
 from pfedsim.dev.conformance import session as images
 from pfedsim.engines.dropouts import LATE, NEVER, Dropping
@@ -22,14 +22,15 @@ from pfedsim.runs.setup import Session, one_thread
 from pfedsim.runs.state import to_tensors
 
 
-def rounds(s: Session, dropouts: Dropouts | None = None) -> list[Round]:
-    engine = Dropping(s.engine, dropouts, s.fed.settings.seed) if dropouts else s.engine
+def rounds(s: Session, dropouts: Dropouts | None = None, engine: Engine | None = None) -> list[small.Seen]:
+    engine = engine or s.engine
+    engine = Dropping(engine, dropouts, s.fed.settings.seed) if dropouts else engine
     with one_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore", Notice)
-        return list(run_rounds(s.method, s.fed, s.kept, engine, s.schedule, s.begin()))
+        return list(small.rounds(s, engine=engine))
 
 
-def same(a: Round, b: Round) -> bool:
+def same(a: small.Seen, b: small.Seen) -> bool:
     x, y = to_tensors(a.state), to_tensors(b.state)
     return x.keys() == y.keys() and all(
         x[k].equal(y[k]) or x[k].nan_to_num(9.0).equal(y[k].nan_to_num(9.0)) for k in x
@@ -78,18 +79,18 @@ def test_shares_are_drawn_by_address() -> None:
     )  # who else was asked makes no difference
     assert {
         (e["round"], e["client"]) for r in rounds(fewer, Dropouts(never=0.25, late=0.25)) for e in r.events
-    } == {(r, c) for r, c in gone if c in fewer.schedule[r]}
+    } == {(r, c) for r, c in gone if c in fewer.schedule[r - 1]}
     everyone = rounds(s, Dropouts(never=1.0))
-    start = s.begin().server.model
+    start = s.begin().model
     for round in everyone:
         assert round.replies == ()
-        assert round.state.server.model[~s.kept].equal(start[~s.kept])
+        assert round.state.server.model[~s.side.wire.kept].equal(start[~s.side.wire.kept])
 
 
 def test_a_pool_gives_the_same_bits_with_dropouts() -> None:
     s = small.session()
-    with Pool(small.site(s), 2) as pool:
-        many = rounds(replace(s, engine=pool), Dropouts(never=0.3, late=0.3))
+    with Pool(s.worker, 2) as pool:
+        many = rounds(s, Dropouts(never=0.3, late=0.3), pool)
     for a, b in zip(many, rounds(s, Dropouts(never=0.3, late=0.3)), strict=True):
         assert same(a, b)
         assert a.events == b.events
@@ -105,10 +106,8 @@ def test_what_cannot_be_asked_for() -> None:
 
 
 def test_scores_are_of_all_clients() -> None:
-    from pfedsim.core.scoring import score
-
     s = small.session()
     engine = Dropping(s.engine, Dropouts(never=1.0), 0)
-    scores = score(s.method, s.fed, s.kept, engine, s.begin())
+    scores = small.score(s, s.begin(), engine)
     assert [c.samples for c in scores.clients] == [10] * 4
     assert torch.isfinite(torch.tensor(scores.micro))

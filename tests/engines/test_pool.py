@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import small
 
 import pfedsim
-from pfedsim.core.client import run_client
-from pfedsim.core.job import Work, Worker
-from pfedsim.core.method import Memory, Message, Method
-from pfedsim.core.server import Absent, run_rounds
+from pfedsim.core.engine import Absent, Done
+from pfedsim.core.job import Work
+from pfedsim.core.method import Message, Method
 from pfedsim.data.federation import Federation
 from pfedsim.engines.pool import Pool
 from pfedsim.engines.serial import Serial
@@ -48,35 +49,38 @@ def test_one_and_three_workers_write_the_same_bytes(
     assert files(tmp_path / "1") == files(tmp_path / "3")
 
 
-def _works(s, count: int = 4) -> list[Work]:
-    return [Work(i, 0, Message("train", s.fed.initial), Memory(), "train") for i in range(count)]
+def _works(s, clients: Sequence[int] = range(4), round: int = 0) -> list[Work]:
+    return [Work(i, round, Message("train", s.fed.initial), "train") for i in clients]
 
 
-def _die_once(site: Worker, work: Work, folder: str) -> int:
-    """Kills its worker at client 1's first try, and at each of client 2's."""
-    mark = Path(folder) / f"{work.client}"
-    if work.client == 2 or (work.client == 1 and not mark.exists()):
-        mark.touch()
-        os._exit(9)
-    return work.client
+@dataclass(frozen=True)
+class DiesOnce(Method):
+    """Kills its worker at client 1's first try, and at each of client 2's until the folder says stop."""
+
+    folder: str = ""
+
+    def begin(self, job):
+        mark = Path(self.folder) / f"{job.client}"
+        stop = (Path(self.folder) / "stop").exists()
+        if not stop and (job.client == 2 or (job.client == 1 and not mark.exists())):
+            mark.touch()
+            os._exit(9)
+        return super().begin(job)
 
 
 def test_a_dead_workers_client_runs_again_and_after_two_deaths_is_absent(tmp_path: Path) -> None:
-    s = small.session()
-    with Pool(small.site(s), 2) as pool:
-        results = list(pool.map(_die_once, _works(s), str(tmp_path)))
-        assert results[0] == 0
-        assert results[1] == 1
+    s = small.session(DiesOnce(str(tmp_path)))
+    with Pool(s.worker, 2) as pool:
+        results = {done.client: done for done in pool.run("train", _works(s))}
+        assert {i for i, done in results.items() if isinstance(done, Done)} == {0, 1, 3}
         assert isinstance(results[2], Absent)
-        assert results[2].client == 2
-        assert results[3] == 3
         died = [(e["client"], e["then"]) for e in pool.events if e["event"] == "worker died"]
         assert sorted(died) == [(1, "is run again"), (2, "counts as absent"), (2, "is run again")]
         pool.events.clear()
-        first = list(pool.map(run_client, _works(s)))  # the pool is whole again
-    again = list(Serial(small.site(s)).map(run_client, _works(s)))
-    for (reply, _), (same, _) in zip(first, again, strict=True):
-        assert reply.model.nan_to_num(0).equal(same.model.nan_to_num(0))
+        (tmp_path / "stop").touch()
+        first = {done.client: done.result for done in pool.run("train", _works(s))}  # it is whole again
+    for done in Serial(s.worker).run("train", _works(s)):
+        assert done.result.model.nan_to_num(0).equal(first[done.client].model.nan_to_num(0))
 
 
 @dataclass(frozen=True)
@@ -91,8 +95,8 @@ class Deadly(Method):
 
 def test_the_run_goes_on_without_a_client_whose_worker_always_dies() -> None:
     s = small.session(Deadly())
-    with Pool(small.site(s), 2) as pool:
-        rounds = list(run_rounds(s.method, s.fed, s.kept, pool, s.schedule, s.begin()))
+    with Pool(s.worker, 2) as pool:
+        rounds = list(small.rounds(s, engine=pool))
     assert len(rounds) == 2
     assert all(1 not in [r.client for r in round.replies] for round in rounds)
     assert 1 not in rounds[-1].state.memories
@@ -110,23 +114,58 @@ class Broken(Method):
 def test_a_hook_that_fails_in_a_worker_is_named() -> None:
     s = small.session(Broken())
     with (
-        Pool(small.site(s), 2) as pool,
+        Pool(s.worker, 2) as pool,
         pytest.raises(
-            HookError, match=r"Broken.begin failed for client \d in round 0: ValueError: no start"
+            HookError,
+            match=r"Broken.begin failed for client \d in round 1 \(test_pool.py, line \d+\): ValueError: no start",
         ),
     ):
-        list(pool.map(run_client, _works(s)))
+        list(pool.run("train", _works(s)))
 
 
-def _named(site: Worker, work: Work, wave: int) -> tuple[int, int]:
-    return wave, work.client
+@dataclass(frozen=True)
+class Numbered(Method):
+    """Replies say which round they belong to."""
+
+    def finish(self, job, ends):
+        reply, memory = super().finish(job, ends)
+        return replace(reply, info={**reply.info, "round": job.round}), memory
 
 
-def test_answers_to_a_map_that_was_given_up_never_reach_the_next(tmp_path: Path) -> None:
-    s = small.session()
-    with Pool(small.site(s), 3) as pool:
+def test_answers_to_a_wave_that_was_given_up_never_reach_the_next() -> None:
+    s = small.session(Numbered())
+    with Pool(s.worker, 3) as pool:
         for wave in range(5):
-            first = pool.map(_named, _works(s), wave)
-            assert next(iter(first)) == (wave, 0)
+            first = pool.run("train", _works(s, round=wave))
+            assert next(iter(first)).result.info["round"] == wave
             first.close()
-            assert list(pool.map(_named, _works(s), wave + 100)) == [(wave + 100, i) for i in range(4)]
+            found = list(pool.run("train", _works(s, round=wave + 100)))
+            assert {done.result.info["round"] for done in found} == {wave + 100}
+            assert sorted(done.client for done in found) == [0, 1, 2, 3]
+
+
+@dataclass(frozen=True)
+class Sleeps(Method):
+    """Client 2 never comes back."""
+
+    def begin(self, job):
+        while job.client == 2:
+            time.sleep(60)
+        return super().begin(job)
+
+
+def test_after_the_deadline_who_is_missing_is_absent_and_the_pool_goes_on() -> None:
+    s = small.session(Sleeps())
+    with Pool(s.worker, 2) as pool:
+        found = {done.client: done for done in pool.run("train", _works(s, clients=(0, 1, 3)))}
+        assert all(isinstance(done, Done) for done in found.values())
+        (missing,) = pool.run("train", _works(s, clients=(2,)), deadline=0.01)
+        assert isinstance(missing, Absent)
+        assert (missing.client, missing.event) == (2, "late")
+        assert [done.client for done in pool.run("train", _works(s, clients=(3,)))] == [3]
+
+
+def test_after_the_deadline_a_serial_engine_asks_nobody() -> None:
+    s = small.session()
+    found = list(Serial(s.worker).run("train", _works(s), deadline=-1.0))
+    assert [(done.client, done.event) for done in found] == [(i, "late") for i in range(4)]

@@ -33,9 +33,9 @@ def test_a_comparison_from_python_is_a_table(digits: Federation) -> None:
 def test_runs_side_by_side_are_those_of_one_process(digits: Federation, tmp_path: Path) -> None:
     told: set[str] = set()
     side = pfedsim.compare(
-        digits, ["fedavg"], [1], tmp_path / "side", lambda name, _: told.add(name), workers=2, **WORDS
+        digits, ["fedavg"], [1], tmp_path / "side", lambda done: told.add(done.method), workers=2, **WORDS
     )
-    assert told == {"local-only-seed1", "fedavg-seed1"}
+    assert told == {"Local-Only, seed 1", "FedAvg, seed 1"}
     alone = pfedsim.train(digits, "fedavg", tmp_path / "alone", seed=1, workers=1, **WORDS)
     assert side.runs["FedAvg"][1].summary == alone.summary
 
@@ -53,5 +53,5 @@ def test_a_comparison_is_read_back_over_the_seeds_that_all_have(digits: Federati
 def test_what_contradicts_the_federation_is_refused(digits: Federation) -> None:
     with pytest.raises(Error, match="this federation was dealt with"):
         pfedsim.compare(digits, ["fedavg"], clients=digits.clients + 1)
-    with pytest.raises(Error, match="compare needs the federation"):
+    with pytest.raises(Error, match="expected the federation"):
         pfedsim.compare("digits", ["fedavg"])  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+import small
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -18,7 +19,6 @@ from pfedsim.backends.torch import TorchNet
 from pfedsim.core.job import Batch
 from pfedsim.core.layout import Layout, layout_of
 from pfedsim.core.method import Fed, Memory, Message, Reply, StartingPoint
-from pfedsim.core.server import Round, run_rounds
 from pfedsim.core.settings import Settings
 from pfedsim.data.federation import Federation
 from pfedsim.runs import config
@@ -158,19 +158,10 @@ def session() -> Callable[..., Session]:
 
 
 @pytest.fixture
-def rounds() -> Callable[..., list[Round]]:
+def rounds() -> Callable[..., list[small.Seen]]:
     """All rounds of a session."""
 
-    def run(session: Session, engine: Any = None) -> list[Round]:
-        return list(
-            run_rounds(
-                session.method,
-                session.fed,
-                session.kept,
-                engine or session.engine,
-                session.schedule,
-                session.begin(),
-            )
-        )
+    def run(session: Session, engine: Any = None) -> list[small.Seen]:
+        return list(small.rounds(session, engine=engine))
 
     return run

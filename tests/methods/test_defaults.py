@@ -174,7 +174,7 @@ def test_fedap_mixes_with_its_mu_end_to_end(session, rounds, spec, mu):
     statistics, channels, sent = (
         server.extra["statistics"],
         [c for _, c in made.fed.layout.norms],
-        ~made.kept,
+        ~made.side.wire.kept,
     )
     for i, message in made.method.send(made.fed, server, range(4), "score").items():
         near = {j: 1 / distance(statistics[i], statistics[j], channels) for j in range(4) if j != i}
@@ -190,7 +190,7 @@ def test_fedap_uniform_warms_up_uniformly_end_to_end(session, rounds):
     first = rounds(made)[0]
     models, weights = [r.model.double() for r in first.replies], [r.weight for r in first.replies]
     assert len(set(weights)) > 1
-    sent = ~made.kept
+    sent = ~made.side.wire.kept
     plain = sum(models) / len(models)
     by_samples = sum(w * m for w, m in zip(weights, models, strict=True)) / sum(weights)
     torch.testing.assert_close(first.state.server.model[sent].double(), plain[sent], rtol=1e-6, atol=1e-6)

@@ -2,12 +2,12 @@ import math
 from dataclasses import replace
 
 import pytest
+import small
 import torch
 
 from pfedsim.core.job import Job, Work
 from pfedsim.core.method import Memory, Message
 from pfedsim.core.rows import Rows
-from pfedsim.core.server import run_rounds
 from pfedsim.methods.fedap import Adaptation
 from pfedsim.models.lenet5 import LeNet5
 
@@ -88,10 +88,10 @@ def test_statistics_are_taken_at_the_convolutions_outputs_with_the_client_s_own_
     assert statistics.ids == [0, 1, 2, 3]  # all clients, not only the sampled ones
     layout, client = made.fed.layout, first.replies[0].client
     theta = first.state.server.model.clone()
-    theta[made.kept] = first.state.memories[client].kept
+    theta[made.side.wire.kept] = first.state.memories[client].kept
     module = LeNet5((1, 32, 32), 10).eval()
     module.load_state_dict(layout.named(theta), strict=False)
-    x = Job(made.engine._site, Work(client, 0, Message("stats", theta), Memory(), "stats")).part("train").x
+    x = Job(made.worker, Work(client, 0, Message("stats", theta), "stats"), Memory()).part("train").x
     with torch.no_grad():
         one = module.conv1(x)
         two = module.conv2(module.pool(module.relu(module.bn1(one))))
@@ -114,7 +114,7 @@ def test_asked_once_after_the_switch_and_mixed_with_the_classifier(session, roun
     assert int(all_rounds[3].state.server.extra["asked"]) == 2
     server = all_rounds[3].state.server
     rows = {i: Adaptation().row(made.fed.layout, tables[2], i) for i in range(4)}
-    sent = ~made.kept
+    sent = ~made.side.wire.kept
     assert (sent & made.fed.layout.head).sum() == made.fed.layout.head.sum()
     for task in ("score", "train"):
         for i, message in made.method.send(made.fed, server, range(4), task).items():
@@ -128,12 +128,18 @@ class Losing:
     def __init__(self, engine, lost):
         self.engine, self.lost, self.waves, self.events = engine, lost, [], []
 
-    def map(self, function, works, *arguments):
-        self.waves.append((works[0].round, works[0].message.task, [w.client for w in works]))
-        for work, (reply, memory) in zip(works, self.engine.map(function, works, *arguments), strict=True):
-            if work.message.task == "stats" and (work.round, work.client) in self.lost:
-                reply = replace(reply, extra={"statistics": reply.extra["statistics"] * float("nan")})
-            yield reply, memory
+    @property
+    def memories(self):
+        return self.engine.memories
+
+    def run(self, task, works, deadline=None):
+        asked, number = works[0].message.task, works[0].round
+        self.waves.append((number, asked, [w.client for w in works]))
+        for done in self.engine.run(task, works, deadline):
+            if asked == "stats" and (number, done.client) in self.lost:
+                spoiled = {"statistics": done.result.extra["statistics"] * float("nan")}
+                done = replace(done, result=replace(done.result, extra=spoiled))
+            yield done
 
 
 @pytest.mark.parametrize("lost", [[2], range(4)])
@@ -142,12 +148,12 @@ def test_who_gave_no_statistics_is_asked_again_when_it_next_trains(session, lost
     ever."""
     made = session("fedap(rho=0)", rounds=4, join=1.0)
     engine = Losing(made.engine, {(0, i) for i in lost} | {(1, 2)})
-    all_rounds = list(run_rounds(made.method, made.fed, made.kept, engine, made.schedule, made.begin()))
+    all_rounds = list(small.rounds(made, engine=engine))
     everyone, again = [0, 1, 2, 3], sorted(lost)
     stats = [(number, clients) for number, task, clients in engine.waves if task == "stats"]
     assert stats == [(0, everyone), (1, again), (2, [2])]
     assert [number for number, task, _ in engine.waves if task == "train"] == [0, 1, 2, 3]
     server = all_rounds[0].state.server
     alone = made.method.send(made.fed, server, [2], "score")[2].model
-    assert torch.equal(alone[~made.kept], server.personal[2][~made.kept])
+    assert torch.equal(alone[~made.side.wire.kept], server.personal[2][~made.side.wire.kept])
     assert all_rounds[2].state.server.extra["statistics"].ids == everyone

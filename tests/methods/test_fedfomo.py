@@ -18,7 +18,7 @@ def offer(small_job):
     models[:, here] = torch.tensor([1.0, 2.0, -4.0, 0.5])  # so far apart from its own
     models[:, layout.buffers] = 1000.0  # statistics do not count as distance
     losses = {0.0: 1.0, 1.0: 0.5, 2.0: 0.8, -4.0: 3.0, 0.5: 1.0}
-    small_job.message = Message("train", torch.zeros(layout.size), {"models": models})
+    small_job.message = Message("train", torch.zeros(layout.size), models={"offered": models})
     small_job.loss_on = lambda theta, part: losses[float(theta[here])] if part == "validation" else None
     small_job.part = lambda name: Batch(torch.zeros(3, 5), torch.zeros(3, dtype=torch.int64))
     return small_job, here
@@ -43,10 +43,12 @@ def test_own_model_where_none_is_better(offer, why):
     elif why == "no validation part":
         job.part = lambda name: Batch(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64))
     else:
-        job.message = Message("train", job.message.model, {"models": torch.zeros(0, job.fed.layout.size)})
+        job.message = Message(
+            "train", job.message.model, models={"offered": torch.zeros(0, job.fed.layout.size)}
+        )
     start = FedFomo().begin(job)
     assert torch.equal(start.theta, job.message.model)
-    assert len(start.notes["affinity"]) == len(job.message.extra["models"])
+    assert len(start.notes["affinity"]) == len(job.message.models["offered"])
 
 
 def test_affinity_adds_up_raw_and_ranks_last_round_s_clients():
@@ -70,10 +72,10 @@ def test_affinity_adds_up_raw_and_ranks_last_round_s_clients():
 def test_validation_part_is_fixed_and_never_trained_on(session, rounds):
     """B6.10: fails where it is redrawn, so that validation samples leak into training over rounds."""
     made = session("fedfomo")
-    site = made.engine._site
+    site = made.worker
     stored = made.federation.partition.clients[2].train
     for number in range(2):
-        job = Job(site, Work(2, number, Message("train", made.fed.initial), Memory(), "train"))
+        job = Job(site, Work(2, number, Message("train", made.fed.initial), "train"), Memory())
         held_back = int(0.2 * len(stored))
         x = torch.from_numpy(made.federation.data.x[stored])
         assert torch.equal(job.part("validation").x, site.net.ready(x[:held_back]))
@@ -84,7 +86,7 @@ def test_validation_part_is_fixed_and_never_trained_on(session, rounds):
 def test_loss_is_the_mean_over_the_samples(session):
     """B6.10: fails where batch means are summed and divided by the samples, 32 times too small."""
     made = session("fedfomo")
-    job = Job(made.engine._site, Work(2, 0, Message("train", made.fed.initial), Memory(), "train"))
+    job = Job(made.worker, Work(2, 0, Message("train", made.fed.initial), "train"), Memory())
     x, y = job.part("validation")
     each = [
         float(F.cross_entropy(job.logits(made.fed.initial, x[k : k + 1]), y[k : k + 1]))
@@ -99,17 +101,17 @@ def test_offers_follow_the_rounds_and_own_models_are_scored(session, rounds):
     made = session("fedfomo", clients=5, rounds=3, join=0.6)
     all_rounds = rounds(made)
     assert all(not round.events for round in all_rounds)
-    states = [made.begin(), *(round.state for round in all_rounds)]
-    for number, (state, round) in enumerate(zip(states, all_rounds, strict=False)):
-        messages = made.method.send(made.fed, state.server, made.schedule[number], "train")
+    servers = [made.begin(), *(round.server for round in all_rounds)]
+    for number, (server, round) in enumerate(zip(servers, all_rounds, strict=False)):
+        messages = made.method.send(made.fed, server, made.schedule[number], "train")
         for i, message in messages.items():
             others = sorted(set(made.schedule[number - 1]) - {i}) if number else []
-            assert len(message.extra["models"]) == len(others)
-            sent = {tuple(m[:5].tolist()) for m in message.extra["models"]}
-            assert sent == {tuple(state.server.personal[j][:5].tolist()) for j in others}
+            assert len(message.models["offered"]) == len(others)
+            sent = {tuple(m[:5].tolist()) for m in message.models["offered"]}
+            assert sent == {tuple(server.personal[j][:5].tolist()) for j in others}
         trainable = made.fed.layout.trainable
-        scored = made.method.send(made.fed, round.state.server, range(5), "score")
+        scored = made.method.send(made.fed, round.server, range(5), "score")
         assert all(
             torch.equal(scored[r.client].model[trainable], r.model[trainable]) for r in round.replies
         )
-        assert all(not m.extra for m in scored.values())
+        assert all(not m.extra and not m.models for m in scored.values())

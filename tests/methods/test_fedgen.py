@@ -37,7 +37,7 @@ def quiet(small_fed):
 def test_the_generator_is_as_large_as_reported(session):
     """Noise 32, ten classes, hidden 32, LeNet5's 84 features: 4,212 weights."""
     made = session("fedgen")
-    assert len(made.begin().server.extra["g"]) == 4212
+    assert len(made.begin().extra["g"]) == 4212
 
 
 @pytest.mark.parametrize("number", [1, 40, 2000])
@@ -163,5 +163,5 @@ def test_a_run_sends_the_generator_and_gets_label_counts(session, rounds):
         assert reply.extra["labels"].tolist() == [int((labels == c).sum()) for c in range(10)]
     assert float(second.state.server.extra["adam_steps"]) == 10
     assert not made.method.send(made.fed, second.state.server, [0], "score")[0].extra
-    size, travels = 4 * (4212 + 64), 4 * int((~made.kept).sum())
+    size, travels = 4 * (4212 + 64), 4 * int((~made.side.wire.kept).sum())
     assert all(down == travels + size for down, _ in second.traffic.values())

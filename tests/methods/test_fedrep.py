@@ -11,8 +11,8 @@ from pfedsim.models.lenet5 import LeNet5
 def test_each_phase_leaves_the_other_part_as_it_was(session):
     """Bitwise, while the running statistics of the frozen body follow the batches."""
     made = session("fedrep", epochs=3)
-    layout, site = made.fed.layout, made.engine._site
-    job = Job(site, Work(1, 0, Message("train", made.fed.initial), Memory(), "train"))
+    layout, site = made.fed.layout, made.worker
+    job = Job(site, Work(1, 0, Message("train", made.fed.initial), "train"), Memory())
     job.start = made.method.begin(job)
     phases = made.method.phases(job)
     assert [phase.epochs for phase in phases] == [2, 1]

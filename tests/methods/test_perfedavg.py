@@ -7,7 +7,6 @@ from pfedsim.core.client import run_client, run_to_score, train
 from pfedsim.core.job import Job, Work
 from pfedsim.core.method import Memory, Message, Method, Phase, StartingPoint
 from pfedsim.core.server import send
-from pfedsim.engines.serial import Serial
 from pfedsim.methods.perfedavg import PerFedAvg
 from pfedsim.models.lenet5 import LeNet5
 
@@ -37,12 +36,9 @@ def test_statistics_follow_the_batches_and_a_single_batch_trains(session, rounds
 
 def test_scored_after_one_plain_epoch_at_alpha(session):
     made = session("perfedavg", clients=3)
-    state, engine = made.begin(), made.engine
-    assert isinstance(engine, Serial)
-    message = send(made.method, made.fed, made.kept, state, [1], "score")[1]
-    work = Work(1, 0, message, Memory(), "score")
-    scored = run_to_score(engine._site, work)
-    job = Job(engine._site, work)
+    work = Work(1, 0, send(made.side, made.begin(), [1], "score")[1], "score")
+    scored = run_to_score(made.worker, work, Memory())
+    job = Job(made.worker, work, Memory())
     job.start = StartingPoint(made.fed.initial)
     (plain,) = train(Method(), job, [Phase(made.fed.layout.trainable, 1, 0.01)])
     assert torch.equal(scored, plain)
@@ -56,7 +52,7 @@ def test_phases_take_beta_for_rounds_and_alpha_for_the_score(session):
     """Never the run's lr; the run's epochs of two batches a step, or one epoch of one batch a step."""
     made = session(SPEC, lr=0.7, epochs=3)
     for task, epochs, lr, batches in (("train", 3, 0.02, 2), ("score", 1, 0.05, 1)):
-        job = Job(made.engine._site, Work(0, 0, Message(task, made.fed.initial), Memory(), task))
+        job = Job(made.worker, Work(0, 0, Message(task, made.fed.initial), task), Memory())
         (phase,) = made.method.phases(job)
         assert (phase.epochs, phase.lr, phase.batches, phase.start) == (epochs, lr, batches, None)
         assert phase.train.equal(made.fed.layout.trainable)
@@ -79,21 +75,20 @@ def test_a_round_of_a_client_is_the_steps_written_out(session, buffers):
     """theta <- theta - beta g(theta - alpha g(theta; B); B') over pairs of batches, the odd one out left;
     alpha, beta, lr all differ."""
     made = session(SPEC, lr=0.7, epochs=2, batch=32, backend="torch", buffers=buffers)
-    layout, site = made.fed.layout, made.engine._site
+    layout, site = made.fed.layout, made.worker
     client = next(i for i, c in enumerate(made.federation.partition.clients) if len(c.train) > 96)
     work = Work(
         client,
         0,
-        send(made.method, made.fed, made.kept, made.begin(), [client], "train")[client],
-        Memory(),
+        send(made.side, made.begin(), [client], "train")[client],
         "train",
     )
-    reply, memory = run_client(site, work)
+    reply, memory = run_client(site, work, Memory())
 
     module = LeNet5((1, 32, 32), 10).train()
     module.load_state_dict(layout.named(made.fed.initial), strict=False)
     theta = {name: p.detach().clone() for name, p in module.named_parameters()}
-    batches = batches_of(Job(site, work), 32)
+    batches = batches_of(Job(site, work, Memory()), 32)
     assert len(batches) >= 3
     for _ in range(2):
         for first, second in zip(batches[::2], batches[1::2], strict=False):
@@ -102,7 +97,7 @@ def test_a_round_of_a_client_is_the_steps_written_out(session, buffers):
             outer = gradients(module, u, *second)
             theta = {name: theta[name] - 0.02 * outer[name] for name in theta}
     expected = layout.flat({name: {**module.state_dict(), **theta}[name] for name in layout.names})
-    end = reply.model.masked_scatter(made.kept, memory.kept)
+    end = reply.model.masked_scatter(made.side.wire.kept, memory.kept)
     torch.testing.assert_close(end, expected, rtol=1e-4, atol=2e-5)
     assert (end - made.fed.initial)[
         layout.trainable
@@ -112,18 +107,19 @@ def test_a_round_of_a_client_is_the_steps_written_out(session, buffers):
 
 def test_the_score_is_one_epoch_of_plain_steps_at_alpha_whatever_the_lr(session):
     made = session(SPEC, lr=0.7, epochs=3, batch=32, backend="torch")
-    layout, site = made.fed.layout, made.engine._site
-    work = Work(
-        0, 0, send(made.method, made.fed, made.kept, made.begin(), [0], "score")[0], Memory(), "score"
-    )
+    layout, site = made.fed.layout, made.worker
+    work = Work(0, 0, send(made.side, made.begin(), [0], "score")[0], "score")
     module = LeNet5((1, 32, 32), 10).train()
     module.load_state_dict(layout.named(made.fed.initial), strict=False)
     optimiser = torch.optim.SGD(module.parameters(), lr=0.05)
-    for x, y in batches_of(Job(site, work), 32):
+    for x, y in batches_of(Job(site, work, Memory()), 32):
         optimiser.zero_grad()
         F.cross_entropy(module(x), y).backward()
         optimiser.step()
     state = module.state_dict()
     torch.testing.assert_close(
-        run_to_score(site, work), layout.flat({n: state[n] for n in layout.names}), rtol=1e-4, atol=2e-5
+        run_to_score(site, work, Memory()),
+        layout.flat({n: state[n] for n in layout.names}),
+        rtol=1e-4,
+        atol=2e-5,
     )

@@ -9,7 +9,7 @@ from torch import nn
 from pfedsim import models
 from pfedsim.core.layout import layout_of
 from pfedsim.errors import Error
-from pfedsim.runs.setup import initial_model
+from pfedsim.runs.network import initial_model
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,13 @@ def test_others_take_looks_that_no_method_of_the_paper_has() -> None:
     assert len(seen) == 42
 
 
+def test_no_two_names_have_one_colour() -> None:
+    ours = looks(["FedAvg", "FedAvgM", "FedAvgM(beta=0.9)", "FedPer"])
+    assert len({look["color"] for look in ours.values()}) == 4
+    many = looks([*TITLES, *(f"my {k}" for k in range(6))])
+    assert len({look["color"] for look in many.values()}) == 18
+
+
 def test_pictures_draw_the_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: dict[str, str] = {}
     plot = Axes.plot

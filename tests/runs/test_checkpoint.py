@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from stopping import FEDERATION, config, contents, go_on, stop_after, whole
 
 import pfedsim
-from pfedsim.core.server import State, run_rounds
+from pfedsim.core.server import State
 from pfedsim.data.federation import Federation
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS
@@ -128,7 +128,7 @@ def test_from_python_and_in_comparisons(digits: Federation, tmp_path: Path) -> N
         method="fedavg", model="lenet5", clients=6, alpha=0.5, minimum=40, rounds=3, epochs=1, local_steps=1
     )
 
-    def fails(name: str, done: object) -> None:
+    def fails(done: object) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -152,7 +152,7 @@ def states(rounds: int = 12, **words: object) -> list[State]:
     s = small.session(
         parse("pfedsim(rho=0)"), small.table((9,) * 30, test=2), rounds=rounds, join=0.1, **words
     )
-    return [r.state for r in run_rounds(s.method, s.fed, s.kept, s.engine, s.schedule, s.begin())]
+    return [r.state for r in small.rounds(s)]
 
 
 def test_a_save_holds_what_the_round_changed_and_no_more(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_a_finished_run_is_read_only_where_it_is_as_it_was_written(tmp_path: Pat
 def test_what_is_changed_in_place_is_saved_too(tmp_path: Path) -> None:
     """A method should not do it, but then the saved state must not be another than the one that ran."""
     session = small.session()
-    state = session.begin()
+    state = session.side.snapshot(session.begin())
     path = tmp_path / "run"
     path.mkdir()
     saver = Saver(path, [])

@@ -9,7 +9,7 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfedsim.data.dataset import Defaults
+from pfedsim.data.task import Defaults
 from pfedsim.errors import Error
 from pfedsim.runs.config import Config, assign, check, load
 
@@ -57,7 +57,9 @@ def test_the_join_ratio_suits_the_number_of_clients(clients: int, join: float) -
         ({"epoch": 8}, "did you mean 'epochs'?"),
         ({"suffle": True}, "did you mean 'shuffle'?"),
         ({"score": {"evry": 3}}, "'score.evry'; did you mean 'score.every'?"),
-        ({"zzz": 1}, "there is no setting 'zzz'; known are epochs, "),
+        ({"zzz": 1}, "there is no setting 'zzz'; pfedsim run --help lists all settings"),
+        ({"pfedsim": 1}, "pfedsim = 1: set one of its options, as in pfedsim.OPTION"),
+        ({"dropouts": {"late_clients": 3}}, "dropouts.late_clients = 3: it should be a list, as in [3, 7]"),
         ({"fedprxo": {"mu": 1}}, "there is no setting 'fedprxo'"),
         ({"options": {"pfedsim": {"rho": 0.1}}}, "there is no setting 'options'"),
         ({"alpha": -1}, "alpha = -1: it should be greater than 0"),

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import small
 from damaging import damaged
 from stopping import FEDERATION, config, contents, go_on, stop_after, whole
 from torch import Tensor
 
-from pfedsim.core.server import run_rounds
 from pfedsim.data import partition
 from pfedsim.errors import Error
 from pfedsim.runs import config as configs
@@ -51,9 +51,7 @@ def test_a_stopped_run_with_any_file_damaged_goes_on_from_the_right_bits_or_is_r
     stop_after(tmp_path / "other", 4, seed=5, **SHORT)
     expected = contents(whole(tmp_path / "whole", **SHORT).path)
     s = prepare(config(**SHORT), FEDERATION)
-    right = [
-        to_tensors(r.state) for r in run_rounds(s.method, s.fed, s.kept, s.engine, s.schedule, s.begin())
-    ]
+    right = [to_tensors(r.state) for r in small.rounds(s)]
     newest = max((tmp_path / "stopped" / FOLDER).glob("*.json"))
     record = read(newest)
     needed = {

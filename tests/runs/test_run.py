@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import pfedsim
+from pfedsim.core.method import Fed, Message, Method
 from pfedsim.core.scoring import METRICS, measure
 from pfedsim.data.federation import ClientData, Federation
 from pfedsim.data.partition import load
@@ -247,7 +249,10 @@ def test_accuracy_rises_on_real_images(digits: Federation) -> None:
 
 def test_a_run_that_diverges_ends_and_says_so(digits: Federation, tmp_path: Path) -> None:
     heard: list[Progress] = []
-    with pytest.raises(Error, match="no client's reply could be used in any round"):
+    with pytest.raises(
+        Error,
+        match=r"no client's reply could be used in any round .*: client \d, round 2: .*not finite.*; try a lower --lr$",
+    ):
         run(
             digits,
             tmp_path / "diverged",
@@ -258,7 +263,7 @@ def test_a_run_that_diverges_ends_and_says_so(digits: Federation, tmp_path: Path
         )
     assert "not finite" in heard[0].note
     events = lines(tmp_path / "diverged" / "events.jsonl")
-    assert [(e["event"], e["round"]) for e in events] == [("rejected", 0)] * 3 + [("rejected", 1)] * 3
+    assert [(e["event"], e["round"]) for e in events] == [("rejected", 1)] * 3 + [("rejected", 2)] * 3
     assert "not finite" in events[0]["why"]
     with pytest.raises(Error, match="no client's reply could be used in any round"):
         run(digits, tmp_path / "alone", method="local", lr=1e20)  # nothing is sent: what is kept tells
@@ -349,3 +354,16 @@ def test_a_client_that_cannot_be_scored_at_the_end_gets_no_other_clients_model(
     assert [(e["client"], e["why"]) for e in events if e["event"] == "unscored"] == [
         (2, "its test data cannot be read: OSError: a broken disk")
     ]
+
+
+@dataclass(frozen=True)
+class Forgets(Method):
+    """Declares a field that no reply holds."""
+
+    def replies(self, fed: Fed, message: Message) -> dict[str, tuple[int, ...]]:
+        return {**super().replies(fed, message), "counts": (3,)}
+
+
+def test_only_training_that_diverges_is_advised_a_lower_rate(digits: Federation) -> None:
+    with pytest.raises(Error, match=r"it holds \['model'\], expected \['counts', 'model'\]$"):
+        pfedsim.train(digits, Forgets(), rounds=1, epochs=1, score={"finetune": 0})

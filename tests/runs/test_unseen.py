@@ -7,11 +7,10 @@ import math
 from pathlib import Path
 
 import pytest
+import small
 from small import session, table
 
 from pfedsim import federate, train
-from pfedsim.core.scoring import score
-from pfedsim.core.server import run_rounds
 from pfedsim.data.federation import Federation
 from pfedsim.data.partition import hold_out
 from pfedsim.methods import METHODS, parse
@@ -27,21 +26,20 @@ def held(share: float = 0.4) -> Federation:
 def test_every_method_serves_clients_that_it_has_never_met(name: str) -> None:
     s = session(parse(name), held(), rounds=3, epochs=2)
     assert s.fed.clients == 3
-    state = s.begin()
-    for done in run_rounds(s.method, s.fed, s.kept, s.engine, s.schedule, state):
+    for done in small.rounds(s):
         assert {r.client for r in done.replies} <= {0, 1, 2}
         state = done.state
     assert set(state.memories) <= {0, 1, 2}
     for epochs in (0, 2):
-        scores = score(s.method, s.fed, s.kept, s.engine, state, finetune=epochs, unseen=2)
+        scores = small.score(s, state, finetune=epochs, unseen=2)
         assert ([c.client for c in scores.clients], scores.split) == ([3, 4], "unseen")
         assert all(c.samples == 10 and math.isfinite(c.metrics["loss"]) for c in scores.clients)
 
 
 def test_fedavg_gives_them_the_common_model() -> None:
     s = session(federation=held(), rounds=2, buffers="shared")
-    *_, last = run_rounds(s.method, s.fed, s.kept, s.engine, s.schedule, s.begin())
-    scores = score(s.method, s.fed, s.kept, s.engine, last.state, unseen=2, models=True)
+    *_, last = small.rounds(s)
+    scores = small.score(s, last.state, unseen=2, models=True)
     assert all(c.model is not None and c.model.equal(last.state.server.model) for c in scores.clients)
 
 

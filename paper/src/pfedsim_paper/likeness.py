@@ -129,22 +129,21 @@ def _tables(
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     import torch
 
-    from pfedsim.data import ClientData
     from pfedsim.runs import one_thread
 
-    layout, net, samples = session.fed.layout, session.fed.net, ClientData(federation)
+    layout, net, samples = session.fed.layout, session.worker.net, session.worker.samples
     thetas = torch.stack(models).double().numpy()
     trainable = layout.trainable.numpy()
     statistics: list[list[np.ndarray]] = [[] for _ in layout.norms]
     losses = np.zeros((len(models), len(models)))
     with one_thread():
         for a, own in enumerate(models):
-            found = net.moments(own, net.ready(samples.part(a, "train")[0]))  # type: ignore[attr-defined]
+            found = net.moments(own, net.ready(samples.part(a, "train")[0]))
             for layer, (_, mean, variance) in zip(statistics, found, strict=True):
                 layer.append(torch.cat([mean, variance.sqrt()]).double().numpy())
             x, y = samples.part(a, "test")
-            ready = net.ready(x)  # type: ignore[attr-defined]
-            losses[a] = [net.loss(other, ready, y) for other in models]  # type: ignore[attr-defined]
+            ready = net.ready(x)
+            losses[a] = [net.loss(other, ready, y) for other in models]
     cosines = of_heads(np.stack([layout.rows(m).double().numpy() for m in models]))
     tables = {
         "data": of_data(federation.label_counts()),

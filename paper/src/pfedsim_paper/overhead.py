@@ -4,11 +4,10 @@ and the third limitation)."""
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator, Sequence
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pfedsim.core import Absent, Done, ServerState, Work
 from pfedsim.experiments import Cell, Record, Store
 from pfedsim.report import Document, Entry, Section, Table, entries, mean_std, size
 from pfedsim.runs import Config
@@ -16,9 +15,6 @@ from pfedsim_paper import as_printed, pictures
 from pfedsim_paper.grid import dealt, points, set_name, title
 from pfedsim_paper.paper import paper
 from pfedsim_paper.protocol import Choice, words
-
-if TYPE_CHECKING:
-    from pfedsim.core import Engine, State, Work, Worker
 
 METHODS = ("fedavg", "fedfomo", "fedgen", "fedap", "pfedsim")  # f-FedAP: for Table 1
 REPETITIONS = 5
@@ -54,31 +50,20 @@ def plan(choice: Choice) -> list[Cell]:
     ]
 
 
-class Clocked:
-    """An engine that takes the time of every client's work."""
+class Clock:
+    """An observer of the time that every client's work takes."""
 
-    def __init__(self, engine: Engine):
-        self._engine = engine
-        self.events = engine.events
+    def __init__(self) -> None:
         self.taken: list[tuple[int, float, float]] = []
         """client, wall seconds, seconds of processor time"""
 
-    def map(self, function: Callable[..., Any], works: Sequence[Work], *arguments: Any) -> Iterator[Any]:
-        def clocked(site: Worker, work: Work, *more: Any) -> Any:
-            wall, used = time.perf_counter(), time.process_time()
-            result = function(site, work, *more)
-            self.taken.append((work.client, time.perf_counter() - wall, time.process_time() - used))
-            return result
-
-        yield from self._engine.map(clocked, works, *arguments)
-
-    def close(self) -> None:
-        self._engine.close()
+    def __call__(self, work: Work, done: Done | Absent) -> None:
+        if isinstance(done, Done):
+            self.taken.append((work.client, done.seconds, done.cpu_seconds))
 
 
 def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """All methods in turns, `REPETITIONS` times."""
-    from pfedsim.core import run_rounds
     from pfedsim.runs import federate, made_with, one_thread, prepare
 
     load = os.getloadavg()[0]  # before our own work
@@ -88,21 +73,19 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
     for _ in range(REPETITIONS):
         for method, figures in found.items():
             with one_thread():
-                session = prepare(config.model_copy(update={"method": method}), federation)
-                clock = Clocked(session.engine)
-                state, times, traffic = session.begin(), 0, []
-                for round in run_rounds(
-                    session.method, session.fed, session.kept, clock, session.schedule, state
-                ):
-                    state, times = round.state, times + len(round.asked)
+                clock = Clock()
+                session = prepare(config.model_copy(update={"method": method}), federation).observed(clock)
+                server, times, traffic = session.begin(), 0, []
+                for round in session.rounds(server):
+                    server, times = round.server, times + len(round.asked)
                     traffic += list(round.traffic.values())
             figures["xi"].append(sum(wall / train[i] for i, wall, _ in clock.taken) / times)
             figures["xi_cpu"].append(sum(used / train[i] for i, _, used in clock.taken) / times)
             figures["bytes_down"], figures["bytes_up"] = (
                 sum(t[k] for t in traffic) / times for k in (0, 1)
             )
-            figures["server_bytes"] = stored(state)
-            figures["sent beyond a model"] = sorted(beyond(session, state))
+            figures["server_bytes"] = stored(server)
+            figures["sent beyond a model"] = sorted(beyond(session, server))
     sent = session.fed.layout.size - int(session.fed.layout.buffers.sum()) * (config.buffers == "local")
     return {
         "methods": found,
@@ -112,22 +95,25 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
     }, made_with(session)
 
 
-def stored(state: State) -> int:
+def stored(server: ServerState) -> int:
     """Bytes of all that the server holds."""
+    from pfedsim.core import State
     from pfedsim.runs import to_tensors
 
     return sum(
-        t.numel() * t.element_size() for name, t in to_tensors(state).items() if name.startswith("server/")
+        t.numel() * t.element_size()
+        for name, t in to_tensors(State(server)).items()
+        if name.startswith("server/")
     )
 
 
-def beyond(session: Any, state: State) -> set[str]:
+def beyond(session: Any, server: ServerState) -> set[str]:
     """Names of what a client of this method sends beside its model at this point of the run."""
     from pfedsim.core import send
 
     names: set[str] = set()
     for task in ("train", "stats"):
-        messages = send(session.method, session.fed, session.kept, state, [0], task)
+        messages = send(session.side, server, [0], task)
         names |= set(session.method.replies(session.fed, messages[0])) - {"model"}
     return names
 

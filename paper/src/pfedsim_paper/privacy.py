@@ -71,8 +71,8 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
     sent: dict[int, tuple[Head, Head]] = {}
     labels: dict[int, np.ndarray] = {}
     for session, before, round in training.rounds(config, federation):
-        personal = before.server.personal
-        common = head(session.fed.layout, before.server.model if personal is None else personal.default)
+        personal = before.personal
+        common = head(session.fed.layout, before.model if personal is None else personal.default)
         sent |= {
             r.client: (head(session.fed.layout, r.model), common)
             for r in round.replies
@@ -81,7 +81,7 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
         labels |= {
             r.client: r.extra["labels"].double().numpy() for r in round.replies if "labels" in r.extra
         }
-        statistics = round.state.server.extra.get("statistics")
+        statistics = round.server.extra.get("statistics")
     if not sent or any(np.isnan(weight).any() for (weight, _), _ in sent.values()):
         raise Error(f"clients of {config.method} send no classifier: there is nothing to read")
     ids = sorted(sent)

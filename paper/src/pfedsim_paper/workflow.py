@@ -38,11 +38,11 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
     earlier: dict[int, float] = {}
     for session, before, round in training.rounds(config, federate(config)):
         shares = {r.client: r.weight for r in round.replies}
-        mixed = {i: _mix(session.method, before.server, i, earlier) for i in shares}
-        phase = "generalization" if before.server.personal is None else "personalization"
+        mixed = {i: _mix(session.method, before, i, earlier) for i in shares}
+        phase = "generalization" if before.personal is None else "personalization"
         down, up = zip(*round.traffic.values(), strict=True)
         found[phase] = {
-            "round": round.state.server.round,
+            "round": round.server.round,
             "sampled": list(shares),
             "mix": [[[j, round_(w)] for j, w in sorted(mixed[i].items()) if w > 0] for i in shares],
             "down": max(down),
@@ -50,7 +50,7 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
             "loss": [round_(r.info["loss"]) if "loss" in r.info else None for r in round.replies],
             "weight": list(shares.values()),
         }
-        earlier, last = shares, round.state.server
+        earlier, last = shares, round.server
     found["similarity"] = packed(last.extra.get("similarity", Pairs()), session.fed.clients)
     return {**found, "clients": session.fed.clients}, made_with(session)
 

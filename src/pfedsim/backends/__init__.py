@@ -12,41 +12,18 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from pfedsim.backends.native import NativeNet
-    from pfedsim.backends.torch import TorchNet
+    from pfedsim.backends.base import Backend
     from pfedsim.backends.torch import normalised as normalised
     from pfedsim.core.layout import Layout
-
-    Backend = TorchNet | NativeNet
 
 NAMES = ("auto", "torch", "native")
 
 _later, __getattr__, _ = public(__name__, {"pfedsim.backends.torch": "normalised"})
-__all__ = ["NAMES", "choose", "make", *_later]
-
-
-def choose(
-    asked: str, module: nn.Module, shape: tuple[int, ...], head: str, device: torch.device
-) -> tuple[str, str]:
-    """The backend to use, and why it is not the fast one ("" where it is, or where torch was asked for)."""
-    from pfedsim.backends import native
-
-    if asked == "torch":
-        return "torch", ""
-    why = None
-    if device.type != "cpu":
-        why = f"the native backend runs on the CPU, not on {device}"
-    elif not native.available():
-        why = "the native backend was not built here (it needs a C++17 compiler when pfedsim is installed)"
-    elif reason := native.unfit(module, shape, head):
-        why = f"this network cannot run natively: {reason}"
-    if why and asked == "native":
-        raise Error(f"backend = native: {why}")
-    return ("torch", why) if why else ("native", "")
+__all__ = ["NAMES", "make", *_later]
 
 
 def make(
-    name: str,
+    asked: str,
     module: nn.Module,
     layout: Layout,
     head: str,
@@ -54,12 +31,23 @@ def make(
     std: Tensor,
     shape: tuple[int, ...],
     device: torch.device,
-) -> Backend:
-    """The network on this backend."""
-    if name == "native":
-        from pfedsim.backends.native import NativeNet
-
-        return NativeNet(module, layout, head, mean, std, shape)
+) -> tuple[str, Backend, str]:
+    """The backend's name, the network on it, and why it is not the fast one ("" where it is, or where torch
+    was asked for)."""
+    from pfedsim.backends import native
+    from pfedsim.backends.chain import Unfit
     from pfedsim.backends.torch import TorchNet
 
-    return TorchNet(module, layout, head, mean, std, device)
+    why = ""
+    if device.type != "cpu":
+        why = f"the native backend runs on the CPU, not on {device}"
+    elif not native.available():
+        why = "the native backend was not built here (it needs a C++17 compiler when pfedsim is installed)"
+    if asked != "torch" and not why:
+        try:
+            return "native", native.NativeNet(module, layout, head, mean, std, shape), ""
+        except Unfit as reason:
+            why = f"this network cannot run natively: {reason}"
+    if asked == "native":
+        raise Error(f"backend = native: {why}")
+    return "torch", TorchNet(module, layout, head, mean, std, device), "" if asked == "torch" else why

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pfedsim.backends.base import Reopened
 from pfedsim.backends.chain import STAGE, Link, Unfit, chain_of
 from pfedsim.backends.torch import normalised
 from pfedsim.core.layout import Layout
@@ -142,7 +143,7 @@ def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
 
 
-class NativeNet:
+class NativeNet(Reopened):
     """A network as functions of its flat vector."""
 
     def __init__(
@@ -162,10 +163,7 @@ class NativeNet:
                 "the native backend was not built here; use backend = torch, or install pfedsim with a "
                 "C++17 compiler at hand"
             )
-        try:
-            chain = chain_of(module, tuple(shape), head)
-        except Unfit as why:
-            raise Error(f"this network cannot run natively: {why}; use backend = torch") from None
+        chain = chain_of(module, tuple(shape), head)
         self._library, self._layout, self._mean, self._std = library, layout, mean.cpu(), std.cpu()
         self._chain, self._head, self._last = chain, chain.head, len(chain.links)
         self._shape, self._width = tuple(shape), chain.links[chain.head].shape

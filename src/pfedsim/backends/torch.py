@@ -3,24 +3,26 @@ a model is one copy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pfedsim.backends.base import Reopened
 from pfedsim.core.layout import Layout, norm_layers
 
 CHUNK = 256  # images in one eval-mode pass
+PIECE = 1 << 16  # entries of a step at a time: they stay in the cache
 
 
-class TorchNet:
+class TorchNet(Reopened):
     """A network as functions of its flat vector."""
 
     def __init__(
         self, module: nn.Module, layout: Layout, head: str, mean: Tensor, std: Tensor, device: torch.device
     ):
-        self.device = device
+        self.device, self.kernels = device, ""
         self._module, self._layout = module.to(device), layout
         self._mean, self._std = mean.to(device), std.to(device)
         self._head = module.get_submodule(head)
@@ -74,6 +76,50 @@ class TorchNet:
             total = loss + (at_features(self._features.detach()) * self._features).sum()
         torch.autograd.backward(total)
         return self._grad.clone(), self._flat[self._buffers], float(loss.detach())
+
+    def descend(
+        self,
+        theta: Tensor,
+        statistics: Tensor,
+        x: Tensor,
+        y: Tensor,
+        steps: Sequence[Tensor],
+        lr: float,
+        moves: Tensor,
+        momentum: float = 0.0,
+        decay: float = 0.0,
+    ) -> tuple[Tensor, Tensor, list[float]]:
+        """A whole phase of SGD in place: a step costs no model-sized tensor beyond autograd's own gradients."""
+        self._load(theta, training=True)
+        self._flat[self._buffers] = statistics
+        trained = self._trained(moves)
+        parameters = [parameter for parameter, _ in trained]
+        velocity: list[Tensor | None] = [None] * len(trained)
+        losses = []
+        for numbers in steps:
+            loss = F.cross_entropy(self._module(_rows(x, numbers)), _rows(y, numbers))
+            found = torch.autograd.grad(loss, parameters, allow_unused=True) if parameters else ()
+            for k, ((parameter, mask), gradient) in enumerate(zip(trained, found, strict=True)):
+                step = torch.zeros_like(parameter) if gradient is None else gradient
+                if decay:
+                    step = step + decay * parameter.detach()
+                if momentum:
+                    before = velocity[k]
+                    step = velocity[k] = step if before is None else momentum * before + step
+                if mask is not None:
+                    step = step.masked_fill(~mask, 0.0)
+                _move(parameter.detach(), step, lr)
+            losses.append(float(loss.detach()))
+        return self._flat.clone(), self._flat[self._buffers], losses
+
+    def _trained(self, moves: Tensor) -> list[tuple[nn.Parameter, Tensor | None]]:
+        """The parameters of which anything moves, each with the mask of what does (None: all of it)."""
+        found: list[tuple[nn.Parameter, Tensor | None]] = []
+        for name, parameter in self._module.named_parameters():
+            mask = self._layout.view(moves, name)
+            if parameter.requires_grad and mask.any():
+                found.append((parameter, None if mask.all() else mask))
+        return found
 
     def logits(self, theta: Tensor, x: Tensor) -> Tensor:
         """Class scores in eval mode, with the norm statistics inside `theta`."""
@@ -138,6 +184,26 @@ class TorchNet:
             (count, mean.float(), variance.float())
             for count, mean, variance in (found[name] for name in norms)
         ]
+
+
+def _rows(values: Tensor, numbers: Tensor) -> Tensor:
+    """These samples: a view where they lie in a row, else a copy."""
+    first, last = int(numbers[0]), int(numbers[-1])
+    if last - first == len(numbers) - 1 and bool((numbers.diff() == 1).all()):
+        return values[first : last + 1]
+    return values.index_select(0, numbers.to(values.device))
+
+
+def _move(values: Tensor, step: Tensor, lr: float) -> None:
+    """values -= lr * step, in two roundings. A large tensor passes through the cache once, piece by piece."""
+    if values.numel() <= PIECE or not (values.is_contiguous() and step.is_contiguous()):
+        values.sub_(lr * step)
+        return
+    scratch = torch.empty(PIECE, dtype=values.dtype, device=values.device)
+    for part, moved in zip(
+        torch.split(values.view(-1), PIECE), torch.split(step.view(-1), PIECE), strict=True
+    ):
+        part.sub_(torch.mul(moved, lr, out=scratch[: len(moved)]))
 
 
 def normalised(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:

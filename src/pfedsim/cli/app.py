@@ -14,8 +14,8 @@ from pfedsim.cli import data, stoppable
 from pfedsim.cli.compare import compare
 from pfedsim.cli.folders import Fresh, Out, make_room
 from pfedsim.cli.models import export, predict
-from pfedsim.cli.options import Json, Quiet, with_settings
-from pfedsim.cli.progress import reading, screen, watching
+from pfedsim.cli.options import Grouped, Json, Quiet, with_settings
+from pfedsim.cli.progress import reading, say_data, screen, watching
 from pfedsim.cli.show import doctor, print_runs, show
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS
@@ -54,7 +54,7 @@ def _main(
         raise typer.Exit
 
 
-@app.command()
+@app.command(cls=Grouped)
 @with_settings()
 def run(
     config: Config,
@@ -122,6 +122,7 @@ def _carry_out(config: Config | None, place: Path, quiet: bool, as_json: bool, *
         if config is not None and not how.get("resume"):  # a run that goes on has its own partition
             with reading(console, quiet or as_json) as tell:
                 federation = federate(config, tell=tell)
+            say_data(console, config.data, federation.data, quiet or as_json)
         with watching(console, quiet or as_json) as watch:
             result = execute(config, place, federation, watch, **how)
     if as_json:
@@ -135,7 +136,7 @@ def _carry_out(config: Config | None, place: Path, quiet: bool, as_json: bool, *
         )
 
 
-app.command()(compare)
+app.command(cls=Grouped)(compare)
 app.command()(show)
 app.command()(export)
 app.command()(predict)
@@ -230,13 +231,13 @@ def check(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Notice)
         results = carry_out(made)
+    failures: dict[str, list[str]] = {}
     for result in results:
-        console.print(
-            f"{'FAILED' if result.why else 'passed'}  {result.name}"
-            + (f": {result.why}" if result.why else ""),
-            highlight=False,
-            markup=False,
-        )
+        failures.setdefault(result.why, []).append(result.name)
+    for name in failures.pop("", []):
+        console.print(f"passed  {name}", highlight=False)
+    for why, names in failures.items():
+        console.print(f"FAILED  {', '.join(names)}: {why}", highlight=False, soft_wrap=True)
     failed = sum(bool(result.why) for result in results)
     console.print(f"{len(results) - failed} of {len(results)} checks passed", highlight=False)
     raise typer.Exit(1 if failed else 0)

@@ -12,12 +12,12 @@ from rich.console import Console
 
 from pfedsim.cli import stoppable
 from pfedsim.cli.folders import Fresh, Out, make_room
-from pfedsim.cli.options import Json, Quiet, listed, numbers, with_settings
-from pfedsim.cli.progress import reading, screen
+from pfedsim.cli.options import Json, Quiet, listed, numbers, specs, with_settings
+from pfedsim.cli.progress import reading, say_data, screen
 from pfedsim.cli.side_by_side import watching_several
 from pfedsim.errors import Error
 from pfedsim.experiments.folders import is_comparison
-from pfedsim.methods import METHODS, parse
+from pfedsim.methods import parse
 from pfedsim.report.columns import COLUMNS, check_columns
 from pfedsim.runs.config import Config
 from pfedsim.runs.reader import slug
@@ -29,6 +29,7 @@ Columns = Annotated[
     str,
     typer.Option(
         "--columns",
+        metavar="NAMES",
         help=f"one table of these columns alone, separated by commas: {', '.join(COLUMNS)}",
     ),
 ]
@@ -38,9 +39,18 @@ Columns = Annotated[
 def compare(
     config: Config,
     methods: Annotated[
-        str, typer.Option("--methods", help="all, or methods separated by commas")
+        str,
+        typer.Option(
+            "--methods",
+            metavar="NAMES",
+            help="all, or methods separated by commas",
+            rich_help_panel="Method and model",
+        ),
     ] = "local,fedavg,pfedsim",
-    seeds: Annotated[str, typer.Option("--seeds", help="seeds: 42,43 or 42-44")] = "42",
+    seeds: Annotated[
+        str,
+        typer.Option("--seeds", metavar="N,...", help="seeds: 42,43 or 42-44", rich_help_panel="Training"),
+    ] = "42",
     columns: Columns = "",
     rerun: Annotated[
         str, typer.Option("--rerun", metavar="METHODS", help="delete the runs of these methods first")
@@ -51,17 +61,15 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Run several methods on one federation (Local-Only always among them) and compare them."""
-    specs, asked_seeds = list(METHODS) if methods == "all" else listed(methods), numbers(seeds)
-    if not specs:
-        raise Error("--methods names no method: write all, or names separated by commas")
-    asked = sha256(f"{config.digest()} {specs} {asked_seeds}".encode()).hexdigest()
+    named, asked_seeds = specs(methods), numbers(seeds)
+    asked = sha256(f"{config.digest()} {named} {asked_seeds}".encode()).hexdigest()
     place = out or Path("runs") / f"compare-{slug(config.data)}-{asked[:6]}"
     check_columns(listed(columns))
     if fresh:
         make_room(place, False, fresh)
     elif place.exists() and not is_comparison(place):
         raise Error(f"{place} is not a comparison's folder; give another --out")
-    for spec in specs:
+    for spec in named:
         parse(spec, config.options)
     from pfedsim.experiments.compare import compare as run_all
     from pfedsim.report.comparison import write
@@ -71,8 +79,17 @@ def compare(
     with stoppable(lambda: "; the same command goes on"):
         with reading(console, silent) as tell:
             federation = federate(config, tell=tell)
+        say_data(console, config.data, federation.data, silent)
         with watching_several(console, silent) as watch:
-            result = run_all(config, specs, asked_seeds, place, watch, federation, listed(rerun))
+            result = run_all(
+                config,
+                named,
+                asked_seeds,
+                place,
+                lambda done: watch(done.method, done),
+                federation,
+                listed(rerun),
+            )
     files = write(result, place, listed(columns))
     if as_json:
         print(json.dumps({m: {s: r.summary for s, r in by.items()} for m, by in result.runs.items()}))

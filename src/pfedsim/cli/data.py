@@ -9,8 +9,8 @@ import typer
 from rich.table import Table
 
 from pfedsim import data as datasets
-from pfedsim.cli.options import with_settings
-from pfedsim.cli.progress import reading, screen
+from pfedsim.cli.options import Grouped, with_settings
+from pfedsim.cli.progress import reading, say_data, screen
 from pfedsim.data import catalogue, own
 from pfedsim.data.fetch import sources
 from pfedsim.data.readers.folders import LAYOUTS
@@ -161,12 +161,11 @@ def add(
     with reading(console) as tell:
         data = mine.read(name, None, tell)
     own.add(name, mine, where)
-    clients = "" if data.client is None else f", {len(set(data.client.tolist()))} clients"
-    what = f"{len(data.y):,} samples of shape {' x '.join(map(str, data.shape))}, {len(data.classes)} classes{clients}"
-    console.print(f"{name}: {what}; pfedsim run --data {name}", highlight=False, soft_wrap=True)
+    what = f"{name}: {data.described()}; pfedsim run --data {name}"
+    console.print(what, highlight=False, soft_wrap=True)
 
 
-@app.command()
+@app.command(cls=Grouped)
 @with_settings(*(set(Config.model_fields) - DEALT), file=False)
 def show(
     config: Config,
@@ -185,6 +184,7 @@ def show(
     console = screen()
     with reading(console) as tell:
         federation = federate(config.model_copy(update={"data": name}), tell=tell)
+    say_data(console, name, federation.data)
     console.print(report.summary(federation), highlight=False)
     console.print(report.client_table(federation))
     labels = report.label_table(federation)

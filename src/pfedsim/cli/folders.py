@@ -15,7 +15,9 @@ from pfedsim.experiments.folders import is_comparison
 from pfedsim.runs.durable import held
 from pfedsim.runs.reader import is_run_folder
 
-Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="the folder to write")]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="the folder to write (default: in runs/)")
+]
 Fresh = Annotated[bool, typer.Option("--fresh", help="delete an earlier run in that folder first")]
 
 

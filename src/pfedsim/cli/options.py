@@ -6,19 +6,74 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
+from pydantic.fields import FieldInfo
+from typer.core import TyperCommand
 
 from pfedsim.data import check_name
 from pfedsim.errors import Error
-from pfedsim.methods import literal
+from pfedsim.methods import METHODS, literal
 from pfedsim.runs import config as configs
-from pfedsim.runs.config import Config
+from pfedsim.runs.config import TABLES, Config
+from pfedsim.runs.unused import refuse_unused
 
-NOT_OPTIONS = {"score", "dropouts", "options", "digests"}
+GROUPS = {
+    "Method and model": ("method", "model", "pretrained", "head"),
+    "Data and partition": (
+        *("data", "data_dir", "size", "clients", "partition", "alpha", "classes_each", "shards_each"),
+        *("clients_each", "minimum", "test", "unseen", "partition_seed"),
+    ),
+    "Training": (
+        *("rounds", "join", "epochs", "local_steps", "batch", "lr", "lr_decay", "momentum", "decay"),
+        *("buffers", "shuffle", "validation", "seed"),
+    ),
+    "Engine": ("backend", "device", "workers", "guard"),
+    "Output": ("track",),
+}
 Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the result's place")]
 Json = Annotated[bool, typer.Option("--json", help="print the summary as JSON, and nothing else")]
+OUTPUT, OTHER = "Output", "Settings without an option"
+FILE = "settings from a file; options override them"
+SET = "any setting; may be given several times"
+DEFAULTS = {
+    "model": "the data set's, lenet5 for pictures, mobilenetv2 for large ones, mlp for tables, cnn1d for signals",
+    "pretrained": "random weights",
+    "data_dir": "$PFEDSIM_DATA, else ./data",
+    "size": "as stored",
+    "clients": "the data set's, 20 for digits, 100 for cifar10",
+    "partition": "the data set's, dirichlet for digits and cifar10, given where the data name their clients",
+    "alpha": "0.1, 2 for 'quantity'",
+    "shards_each": "2",
+    "minimum": "the data set's, 10 for digits, 40 for cifar10",
+    "unseen": "none",
+    "rounds": "the data set's, 20 for digits, 200 for cifar10",
+    "join": "1 for up to 10 clients, 0.5 for up to 29, 0.1 for more",
+    "workers": "all cores",
+    "track": "none",
+}
+"""what stands for None, in words"""
+
+
+class Grouped(TyperCommand):
+    """A command whose help lists its options by `rich_help_panel`, in plain text."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+        sections |= {group: [] for group in (*GROUPS, OTHER)}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                argument = parameter.param_type_name == "argument"
+                group = "Arguments" if argument else getattr(parameter, "rich_help_panel", None) or OUTPUT
+                sections[group].append(record)
+        if sections[OTHER]:
+            sections[OTHER] += _keys_of_set()
+        for group, records in sections.items():
+            if records:
+                with formatter.section(group):
+                    formatter.write_dl(records)
 
 
 def with_settings(
@@ -26,7 +81,7 @@ def with_settings(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command CONFIG.toml, an option for every setting and --set; it receives them checked, as
     `config`. Without `file`, the options alone."""
-    names = [name for name in Config.model_fields if name not in NOT_OPTIONS and name not in leave_out]
+    names = [name for group in GROUPS.values() for name in group if name not in leave_out]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(command, eval_str=True).parameters.values())
@@ -34,13 +89,16 @@ def with_settings(
         def wrapped(**given: Any) -> None:
             config_file, assignments = given.pop("config_file", None), given.pop("assignments", None)
             settings = {name: given.pop(name) for name in names}
-            command(config=_gathered(config_file, settings, assignments or []), **given)
+            methods = specs(given["methods"]) if "methods" in given else []
+            command(config=_gathered(config_file, settings, assignments or [], methods), **given)
 
         first = inspect.Parameter(
             "config_file",
             inspect.Parameter.POSITIONAL_OR_KEYWORD,
             default=None,
-            annotation=Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", show_default=False)],
+            annotation=Annotated[
+                Path | None, typer.Argument(metavar="CONFIG.toml", help=FILE, show_default=False)
+            ],
         )
         assignments = inspect.Parameter(
             "assignments",
@@ -48,11 +106,7 @@ def with_settings(
             default=None,
             annotation=Annotated[
                 list[str] | None,
-                typer.Option(
-                    "--set",
-                    metavar="KEY=VALUE",
-                    help="any setting: score.finetune=0, dropouts.never=0.1, pfedsim.rho=0.3, ...",
-                ),
+                typer.Option("--set", metavar="KEY=VALUE", help=SET, rich_help_panel=OTHER),
             ],
         )
         parameters = [*(p for p in own if p.name != "config"), *map(_parameter, names)]
@@ -70,31 +124,69 @@ def with_settings(
 def _parameter(name: str) -> inspect.Parameter:
     field = Config.model_fields[name]
     flag = "--" + name.replace("_", "-")
-    shown = "" if field.default is None or name == "data_dir" else f" [default: {field.default}]"
-    text = (field.description or "") + shown
+    group = next(group for group, names in GROUPS.items() if name in names)
+    shown: dict[str, Any] = {"help": _help(name, field), "show_default": False, "rich_help_panel": group}
     if field.annotation is bool:
         annotation: Any = Annotated[
-            bool | None,
-            typer.Option(flag + "/--no-" + name.replace("_", "-"), help=text, show_default=False),
+            bool | None, typer.Option(flag + "/--no-" + name.replace("_", "-"), **shown)
         ]
     else:
         metavar = next(
             (m for kind, m in (("int", "N"), ("float", "X")) if kind in str(field.annotation)), "TEXT"
         )
-        annotation = Annotated[
-            str | None, typer.Option(flag, metavar=metavar, help=text, show_default=False)
-        ]
+        annotation = Annotated[str | None, typer.Option(flag, metavar=metavar, **shown)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _gathered(file: Path | None, settings: dict[str, Any], assignments: list[str]) -> Config:
+def _help(name: str, field: FieldInfo) -> str:
+    """The field's description, the values it allows and its default."""
+    default = DEFAULTS.get(name, field.default)
+    if isinstance(default, bool):
+        default = "on" if default else "off"
+    facts = [_allowed(field), "" if default in (None, ()) else f"default: {default}"]
+    return (
+        f"{field.description} [{'; '.join(filter(None, facts))}]" if any(facts) else field.description or ""
+    )
+
+
+def _allowed(field: FieldInfo) -> str:
+    """The words or the range of numbers that a field allows, unless its description names them."""
+    if get_origin(field.annotation) is Literal:
+        words = ", ".join(map(str, get_args(field.annotation)))
+        return "" if words in (field.description or "") else words
+    if get_origin(field.annotation) is tuple:
+        return "a list such as 3,7"
+    signs = (("gt", "above"), ("ge", "at least"), ("lt", "below"), ("le", "at most"))
+    limits = [
+        f"{sign} {value}"
+        for attribute, sign in signs
+        for limit in field.metadata
+        if (value := getattr(limit, attribute, None)) is not None
+    ]
+    return ", ".join(limits)
+
+
+def _keys_of_set() -> list[tuple[str, str]]:
+    """The settings that have no option of their own, from the configuration's fields."""
+    found = [
+        (f"{table}.{key}", _help(f"{table}.{key}", field))
+        for table, model in TABLES.items()
+        for key, field in model.model_fields.items()
+    ]
+    return [
+        *found,
+        ("METHOD.OPTION", "an option of the method, as in pfedsim.rho=0.3 (pfedsim methods NAME)"),
+    ]
+
+
+def _gathered(
+    file: Path | None, settings: dict[str, Any], assignments: list[str], methods: list[str]
+) -> Config:
     """The file's settings, the options over them, --set over both."""
-    values = configs.load(file) if file else {}
-    for name, value in settings.items():
-        if value is not None:
-            values[name] = value
-    assigned(values, assignments)
+    options = {name: value for name, value in settings.items() if value is not None}
+    values = assigned({**(configs.load(file) if file else {}), **options}, assignments)
     config = configs.check(values)
+    refuse_unused(assigned(dict(options), assignments), config, methods)
     check_name(config.data, config.data_dir)
     return config
 
@@ -107,6 +199,14 @@ def assigned(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
             raise Error(f"--set {assignment!r} should read KEY=VALUE")
         configs.assign(values, key.strip(), literal(value.strip()))
     return values
+
+
+def specs(text: str) -> list[str]:
+    """The methods that --methods names."""
+    found = list(METHODS) if text == "all" else listed(text)
+    if not found:
+        raise Error("--methods names no method: write all, or names separated by commas")
+    return found
 
 
 def listed(text: str) -> list[str]:

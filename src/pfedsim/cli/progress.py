@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 if TYPE_CHECKING:
     from pfedsim.data.cache import Tell
+    from pfedsim.data.dataset import DataSet
     from pfedsim.runs.execute import Progress as Done
     from pfedsim.runs.execute import Watch
 
@@ -63,6 +65,12 @@ def reading(console: Console, quiet: bool = False) -> Iterator[Tell]:
             bar.update(tasks[what], completed=done, total=total)
 
         yield advance
+
+
+def say_data(console: Console, name: str, data: DataSet, quiet: bool = False) -> None:
+    """One line on how a data set was read."""
+    if not quiet:
+        console.print(f"{Path(name).name}: {data.described()}", highlight=False, soft_wrap=True)
 
 
 @contextmanager

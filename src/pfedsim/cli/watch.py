@@ -22,30 +22,42 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def follow(folder: Path, console: Console, pause: Callable[[float], None] = time.sleep) -> None:
-    """Until the run has ended, or the user has."""
+    """Shows the run until it ends or stops, or the user presses Ctrl-C."""
     try:
-        if console.is_terminal:
-            with Live(view(news(folder)), console=console, refresh_per_second=4) as live:
-                while not (now := news(folder)).finished:
-                    live.update(view(now))
-                    pause(PAUSE)
-                live.update(view(now))
-        else:
-            shown = scored = 0
-            while True:
-                now = news(folder)
-                for line in lines(now, shown, scored):
-                    console.print(line, highlight=False, soft_wrap=True)
-                shown, scored = (
-                    now.round,
-                    max((s["round"] for s in now.scores if s["model"] == "served"), default=0),
-                )
-                if now.finished:
-                    break
-                pause(PAUSE)
-        console.print(f"finished; pictures: pfedsim show {folder}", highlight=False, soft_wrap=True)
+        now = (_live if console.is_terminal else _printed)(folder, console, pause)
     except KeyboardInterrupt:
-        console.print("no longer watching; the run goes on", highlight=False)
+        console.print(f"no longer watching {folder}", highlight=False, soft_wrap=True)
+        return
+    if now.finished:
+        said = f"finished; pictures: pfedsim show {folder}"
+    else:
+        said = (
+            f"stopped after round {now.round} of {now.rounds}: no process is running it; resume it with: "
+            f"pfedsim resume {folder}"
+        )
+    console.print(said, highlight=False, soft_wrap=True)
+
+
+def _live(folder: Path, console: Console, pause: Callable[[float], None]) -> News:
+    with Live(view(news(folder)), console=console, refresh_per_second=4) as live:
+        while not ((now := news(folder)).finished or now.stopped):
+            live.update(view(now))
+            pause(PAUSE)
+        live.update(view(now))
+    return now
+
+
+def _printed(folder: Path, console: Console, pause: Callable[[float], None]) -> News:
+    shown = scored = 0
+    while True:
+        now = news(folder)
+        for line in lines(now, shown, scored):
+            console.print(line, highlight=False, soft_wrap=True)
+        if now.finished or now.stopped:
+            return now
+        served = (s["round"] for s in now.scores if s["model"] == "served")
+        shown, scored = now.round, max(served, default=0)
+        pause(PAUSE)
 
 
 def view(now: News) -> RenderableType:

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from pfedsim.lazy import public
 
 if TYPE_CHECKING:
+    from pfedsim.core.engine import Absent as Absent
+    from pfedsim.core.engine import Done as Done
+    from pfedsim.core.engine import Engine as Engine
     from pfedsim.core.job import Batch as Batch
     from pfedsim.core.job import Job as Job
     from pfedsim.core.job import Work as Work
@@ -25,20 +28,19 @@ if TYPE_CHECKING:
     from pfedsim.core.rows import Rows as Rows
     from pfedsim.core.scoring import Scores as Scores
     from pfedsim.core.scoring import score as score
-    from pfedsim.core.server import Engine as Engine
     from pfedsim.core.server import Round as Round
     from pfedsim.core.server import State as State
-    from pfedsim.core.server import run_rounds as run_rounds
     from pfedsim.core.server import send as send
 
 __all__, __getattr__, __dir__ = public(
     __name__,
     {
+        "pfedsim.core.engine": "Absent Done Engine",
         "pfedsim.core.job": "Batch Job Work Worker",
         "pfedsim.core.layout": "Layout",
         "pfedsim.core.method": "Fed Memory Message Method Phase Reply ServerState Share StartingPoint",
         "pfedsim.core.rows": "Pairs Rows",
         "pfedsim.core.scoring": "Scores score",
-        "pfedsim.core.server": "Engine Round State run_rounds send",
+        "pfedsim.core.server": "Round State send",
     },
 )

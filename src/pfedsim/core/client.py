@@ -3,9 +3,10 @@ run through it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -18,82 +19,76 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def run_client(site: Worker, work: Work) -> tuple[Reply, Memory]:
+def run_client(worker: Worker, work: Work, memory: Memory) -> tuple[Reply, Memory]:
     """One client's answer to one message, and what it remembers."""
-    with _on(site, work) as job:
-        with hook(site.method, "phases", job):
-            phases = list(site.method.phases(job))
+    with _on(worker, work, memory) as job:
+        phases = _phases(worker.method, job)
         began = perf_counter()
-        ends = train(site.method, job, phases)
+        ends = train(worker.method, job, phases)
         seconds = perf_counter() - began
-        with hook(site.method, "finish", job):
-            reply, client = site.method.finish(job, ends)
-    model = None if reply.model is None else sealed(site.kept, {"model": reply.model})["model"]
-    info = {**reply.info, "seconds": seconds}
-    return replace(reply, model=model, extra=sealed(site.kept, reply.extra), info=info), client
+        with hook(worker.method, "finish", job):
+            reply, remembered = worker.method.finish(job, ends)
+    reply = worker.wire.sealed(reply)
+    return replace(reply, info={**reply.info, "seconds": seconds}), remembered
 
 
-def run_to_score(site: Worker, work: Work, finetune: int = 0) -> Tensor:
+def run_to_score(worker: Worker, work: Work, memory: Memory, finetune: int = 0) -> Tensor:
     """The model that this client would use now; with `finetune`, after so many plain local epochs. Nothing
     is kept."""
-    with _on(site, work) as job:
+    with _on(worker, work, memory) as job:
         if finetune:
-            return train(Method(), job, [Phase(site.fed.layout.trainable, finetune, site.fed.settings.lr)])[
-                -1
-            ]
-        with hook(site.method, "phases", job):
-            phases = list(site.method.phases(job))
-        return train(site.method, job, phases)[-1]
+            plain = Phase(worker.fed.layout.trainable, finetune, worker.fed.settings.lr)
+            return train(Method(), job, [plain])[-1]
+        return train(worker.method, job, _phases(worker.method, job))[-1]
 
 
 def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:
     """The only local training loop: the model after each phase, or the start where there is none."""
-    import torch
-
     settings, trainable = job.fed.settings, job.fed.layout.trainable
     statistics = job.fed.layout.buffers.nonzero()[:, 0]
     theta, ends = job.start.theta, []
     for job.phase in phases:
-        theta = (theta if job.phase.start is None else job.phase.start).clone()
+        theta = theta if job.phase.start is None else job.phase.start
         job._statistics = theta[statistics]
         moves = job.phase.train & trainable
         lr = job.phase.lr * settings.lr_decay**job.round
-        if method.plain(job) and (end := job.descend(theta, job.phase, moves, lr)) is not None:
-            ends.append(theta := end)
+        if job.phase.batches == 1 and method.plain(job):
+            theta = job.descend(theta, job.phase, moves, lr)
+            ends.append(theta)
             continue
-        velocity = torch.zeros_like(theta)
+        theta, velocity = theta.clone(), None
         for numbers in job.passes(job.phase):
             with hook(method, "gradient", job):
                 step = _whole(job, method.gradient(job, theta, [job.batch(n) for n in numbers]))
             if settings.decay:
                 step = step + settings.decay * theta
             if settings.momentum:
-                step = velocity = settings.momentum * velocity + step
-            theta = torch.where(moves, theta - lr * step, theta)
+                step = velocity = step if velocity is None else settings.momentum * velocity + step
+            theta = theta.sub_((lr * step).masked_fill_(~moves, 0.0))
             theta[statistics] = job._statistics
             job.steps += 1
         ends.append(theta)
     return ends or [theta]
 
 
-def sealed(kept: Tensor, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors as sent: in models, what is kept at home is NaN, so that a leak or a forgotten `mine` shows
-    at once."""
-
-    def seal(t: Tensor) -> Tensor:
-        return t.masked_fill(kept.to(t.device), float("nan")) if t.ndim and t.shape[-1] == len(kept) else t
-
-    return {name: seal(t).cpu() for name, t in tensors.items()}
-
-
 @contextmanager
-def _on(site: Worker, work: Work) -> Iterator[Job]:
-    job = Job(site, work)
-    with torch_seeded(site.fed.settings.seed, f"{work.purpose}/torch", work.round, work.client):
-        with hook(site.method, "begin", job):
-            job.start = site.method.begin(job)
+def _on(worker: Worker, work: Work, memory: Memory) -> Iterator[Job]:
+    job = Job(worker, work, memory)
+    with torch_seeded(worker.fed.settings.seed, f"{work.purpose}/torch", work.round, work.client):
+        with hook(worker.method, "begin", job):
+            job.start = worker.method.begin(job)
             _whole(job, job.start.theta)
         yield job
+
+
+def _phases(method: Method, job: Job) -> list[Phase]:
+    """What the method trains; a wrong length would fail far from its cause."""
+    with hook(method, "phases", job):
+        phases = list(method.phases(job))
+        for phase in phases:
+            if isinstance(phase.epochs, bool) or not isinstance(phase.epochs, int) or phase.epochs < 0:
+                raise TypeError(f"a phase has epochs = {phase.epochs!r}, expected a whole number")
+    return phases
 
 
 def _whole(job: Job, vector: Tensor) -> Tensor:
@@ -105,19 +100,28 @@ def _whole(job: Job, vector: Tensor) -> Tensor:
 
 @contextmanager
 def hook(method: Method, name: str, job: Job | None = None, round: int | None = None) -> Iterator[None]:
-    """Names method, hook, client and round when a hook fails."""
+    """Names method, hook, client, round and line when a hook fails. People count rounds from 1."""
     try:
         yield
     except Error:
         raise
     except Exception as error:
-        where = (
-            f" for client {job.client} in round {job.round}"
-            if job
-            else ""
-            if round is None
-            else f" in round {round}"
-        )
+        where = "" if round is None else f" in round {round + 1}"
+        if job is not None:
+            where = f" for client {job.client} in round {job.round + 1}"
+        what = f"{type(error).__name__}: {error}"
+        if isinstance(error, FrozenInstanceError):
+            what = (
+                f"{error}: a method holds no state; return it in ServerState.extra, or keep it at the "
+                "client with job.remember(theta, name=tensor)"
+            )
         raise HookError(
-            f"{type(method).__name__}.{name} failed{where}: {type(error).__name__}: {error}"
+            f"{type(method).__name__}.{name} failed{where}{_line(error)}: {what} (PFEDSIM_DEBUG=1 shows more)"
         ) from error
+
+
+def _line(error: Exception) -> str:
+    """Where in the author's file it failed: the innermost line outside pfedsim and other libraries."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
+    foreign = [f for f in frames if "/pfedsim/" not in f.filename.replace("\\", "/")]
+    return f" ({foreign[-1].filename.rpartition('/')[2]}, line {foreign[-1].lineno})" if foreign else ""

@@ -2,76 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pfedsim.core.method import Fed, Memory, Message, Method, Phase, Reply, StartingPoint
 from pfedsim.core.seeds import generator
+from pfedsim.core.wire import Wire
 from pfedsim.errors import Unreadable
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from pfedsim.backends import Backend
+    from pfedsim.backends.base import Backend
     from pfedsim.data.federation import ClientData
 
-
-Result = TypeVar("Result")
 Carrier = TypeVar("Carrier", Message, Memory)
 
 
 class Batch(NamedTuple):
+    """Samples as the network takes them, and their labels."""
+
     x: Tensor
     y: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Worker:
-    """What all jobs of a run share at the place where they run."""
+    """What all jobs of a run share at the place where they run. `simulated`: whoever asks may see labels,
+    predictions and models of these clients; elsewhere their scores leave as counts and sums alone."""
 
     method: Method
     fed: Fed
     net: Backend
     samples: ClientData
-    # mask of what never leaves a client: the method's and, with buffers = local, the norm statistics
-    kept: Tensor
+    wire: Wire
+    simulated: bool = False
+
+    @property
+    def validation(self) -> float:
+        """Share of a client's train part that is held back."""
+        return max(self.method.validation, self.fed.settings.validation)
+
+
+class ScoreRequest(NamedTuple):
+    """What is asked of a client's score: on which part of its data, after how many plain local epochs, and
+    whether its model, labels and predictions come along (from simulated clients only)."""
+
+    split: str = "test"
+    finetune: int = 0
+    model: bool = False
+    predictions: bool = False
 
 
 class Work(NamedTuple):
-    """One client's part of a wave: all that an engine must carry to where it runs."""
+    """One client's part of a wave: all that an engine must carry to the client."""
 
     client: int
     round: int
     message: Message
-    memory: Memory
     purpose: str  # addresses the random draws
+    score: ScoreRequest | None = None
 
 
-@dataclass(frozen=True)
-class Absent:
-    """In place of a result: this client could not do its work, or its `reply` must not count."""
-
-    client: int
-    why: str
-    event: str = "absent"
-    reply: Reply | None = None
-
-
-def attempt(function: Callable[..., Result], site: Worker, work: Work, *arguments: Any) -> Result | Absent:
-    """`function(site, work, *arguments)`; Absent where the client's data cannot be read."""
-    try:
-        return function(site, work, *arguments)
-    except Unreadable as error:
-        return Absent(work.client, str(error))
-
-
-def samples_of(site: Worker, client: int, part: str) -> tuple[Tensor, Tensor]:
+def samples_of(worker: Worker, client: int, part: str) -> tuple[Tensor, Tensor]:
     """This client's samples and labels of "train", "validation" or "test", as stored."""
     try:
-        return site.samples.part(client, part, max(site.method.validation, site.fed.settings.validation))
+        return worker.samples.part(client, part, worker.validation)
     except Exception as error:
         raise Unreadable(f"its {part} data cannot be read: {type(error).__name__}: {error}") from error
 
@@ -79,19 +78,17 @@ def samples_of(site: Worker, client: int, part: str) -> tuple[Tensor, Tensor]:
 class Job:
     """What a client's hooks see of their work: facts to read and the backend's verbs."""
 
-    def __init__(self, site: Worker, work: Work):
-        self._site, self._net = site, site.net
-        self.fed, self.client, self.round = site.fed, work.client, work.round
-        self.message, self.memory = (
-            _moved(work.message, site.net.device),
-            _moved(work.memory, site.net.device),
-        )
+    def __init__(self, worker: Worker, work: Work, memory: Memory):
+        self._worker, self._net = worker, worker.net
+        self.fed, self.client, self.round = worker.fed, work.client, work.round
+        self.message, self.memory = _moved(work.message, self._net.device), _moved(memory, self._net.device)
         self._purpose = work.purpose
         self.start: StartingPoint
         self.phase: Phase
         self.steps = 0
-        self.rng = generator(site.fed.settings.seed, work.purpose, work.round, work.client)
-        self._order = generator(site.fed.settings.seed, f"{work.purpose}/order", work.round, work.client)
+        seed = worker.fed.settings.seed
+        self.rng = generator(seed, work.purpose, work.round, work.client)
+        self._order = generator(seed, f"{work.purpose}/order", work.round, work.client)
         self._parts: dict[str, Batch] = {}
         self._statistics: Tensor | None = None
         self._losses: list[float] = []
@@ -104,23 +101,23 @@ class Job:
     def part(self, name: str) -> Batch:
         """All of "train" or "validation" as ready tensors, in stored order."""
         if name not in self._parts:
-            x, y = samples_of(self._site, self.client, name)
+            x, y = samples_of(self._worker, self.client, name)
             self._parts[name] = Batch(self._net.ready(x), y.to(self._net.device))
         return self._parts[name]
 
     def mine(self, model: Tensor) -> Tensor:
-        """`model` with the kept entries replaced by this client's own (never took part: the initial
-        ones)."""
-        own = self.fed.initial[self._site.kept] if self.memory.kept is None else self.memory.kept
-        return model.masked_scatter(self._site.kept, own)
+        """`model` with the kept entries replaced by this client's own (never took part: the initial ones)."""
+        places = self._worker.wire.places
+        own = self.fed.initial[places] if self.memory.kept is None else self.memory.kept
+        return model.index_copy(0, places, own)
 
     def batches(self, share: float = 1.0) -> list[Batch]:
         """One seeded pass over a share of the train part, for begin and finish."""
         import torch
 
-        x, y = self.part("train")
-        order = torch.randperm(len(y), generator=self.rng)[: max(2, round(share * len(y)))]
-        return [Batch(x.index_select(0, numbers), y[numbers]) for numbers in self._slices(order)]
+        count = len(self.labels)
+        order = torch.randperm(count, generator=self.rng)[: max(2, round(share * count))]
+        return [self._gathered(numbers) for numbers in self._slices(order)]
 
     def grad(
         self,
@@ -129,9 +126,8 @@ class Job:
         targets: Tensor | None = None,
         at_features: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
-        """Gradient of the mean cross-entropy in train mode, by labels or soft `targets`; `at_features`:
-        given the head's input, an extra gradient there. Moves the job's norm statistics, whatever `theta`
-        holds."""
+        """Gradient of the mean cross-entropy in train mode, by labels or soft `targets`; `at_features`: given
+        the head's input, an extra gradient there. Moves the job's norm statistics, whatever `theta` holds."""
         if self._statistics is None:
             self._statistics = self.mine(self.message.model)[self.fed.layout.buffers]
         want = batch.y if targets is None else targets
@@ -142,15 +138,19 @@ class Job:
         return gradient
 
     def logits(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Class scores in eval mode."""
         return self._net.logits(theta, x)
 
     def features(self, theta: Tensor, x: Tensor) -> Tensor:
+        """The head's input in eval mode."""
         return self._net.features(theta, x)
 
     def head(self, theta: Tensor, z: Tensor) -> Tensor:
+        """The classifier's scores for features `z`, in eval mode."""
         return self._net.head(theta, z)
 
     def head_grad(self, theta: Tensor, z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradient of the classifier's mean cross-entropy at features `z`, by `theta` and by `z`."""
         return self._net.head_grad(theta, z, targets)
 
     def loss_on(self, theta: Tensor, part: str) -> float:
@@ -162,20 +162,20 @@ class Job:
         part."""
         return self._net.moments(theta, self.part("train").x)
 
-    def reply(self, model: Tensor | None, **extra: Tensor) -> Reply:
-        """A reply that weighs as much as this client's train part."""
+    def reply(
+        self, model: Tensor | None, *, models: Mapping[str, Tensor] | None = None, **extra: Tensor
+    ) -> Reply:
+        """A reply that weighs as much as this client's train part. `models`: more models, which like `model`
+        travel without the entries that clients keep."""
         info = {"loss": sum(self._losses) / len(self._losses)} if self._losses else {}
-        return Reply(self.client, float(len(self.labels)), model, extra, info)
+        return Reply(self.client, float(len(self.labels)), model, extra, info, models or {})
 
     def remember(self, theta: Tensor, **extra: Tensor) -> Memory:
         """What stays: the kept entries of `theta`, and `extra` beside what was remembered before."""
-        return Memory(theta[self._site.kept], {**self.memory.extra, **extra})
+        return Memory(theta[self._worker.wire.places], {**self.memory.extra, **extra})
 
-    def descend(self, theta: Tensor, phase: Phase, moves: Tensor, lr: float) -> Tensor | None:
-        """A whole phase of plain steps in one call, where the backend can: the same bits as step by step.
-        None where it cannot."""
-        if phase.batches != 1 or not hasattr(self._net, "descend"):
-            return None
+    def descend(self, theta: Tensor, phase: Phase, moves: Tensor, lr: float) -> Tensor:
+        """A whole phase of plain steps in one call, with the bits of the step-by-step path."""
         assert self._statistics is not None
         settings, (x, y) = self.fed.settings, self.part("train")
         steps = [numbers for (numbers,) in self.passes(phase)]
@@ -187,17 +187,12 @@ class Job:
         return theta
 
     def batch(self, numbers: Tensor) -> Batch:
-        """These samples of the train part."""
+        """These samples of the train part; in stored order they are a view, not a copy."""
         x, y = self.part("train")
         first, last = int(numbers[0]), int(numbers[-1])
-        row = (
-            last - first == len(numbers) - 1 and not self.fed.settings.shuffle
-        )  # stored order: a view, not a copy
-        return (
-            Batch(x[first : last + 1], y[first : last + 1])
-            if row
-            else Batch(x.index_select(0, numbers), y[numbers])
-        )
+        if last - first == len(numbers) - 1 and not self.fed.settings.shuffle:
+            return Batch(x[first : last + 1], y[first : last + 1])
+        return self._gathered(numbers)
 
     def passes(self, phase: Phase) -> Iterator[list[Tensor]]:
         """The sample numbers of each step's batches in a phase."""
@@ -211,11 +206,9 @@ class Job:
         def steps_of_epochs() -> Iterator[list[Tensor]]:
             stored = self._slices(torch.arange(count))
             for _ in range(phase.epochs) if steps is None else repeat(None):
-                batches = (
-                    self._slices(torch.randperm(count, generator=self._order))
-                    if settings.shuffle
-                    else list(stored)
-                )
+                batches = list(stored)
+                if settings.shuffle:
+                    batches = self._slices(torch.randperm(count, generator=self._order))
                 if not batches:
                     return
                 while len(batches) < phase.batches:
@@ -224,6 +217,12 @@ class Job:
                     yield batches[first : first + phase.batches]
 
         return islice(steps_of_epochs(), steps)
+
+    def _gathered(self, numbers: Tensor) -> Batch:
+        """These samples of the train part, copied; numbers are drawn on the CPU."""
+        x, y = self.part("train")
+        here = numbers.to(x.device)
+        return Batch(x.index_select(0, here), y[here])
 
     def _slices(self, order: Tensor) -> list[Tensor]:
         """Batches of sample numbers; norm layers have no variance of one sample."""
@@ -236,7 +235,10 @@ def _moved(carrier: Carrier, device: torch.device) -> Carrier:
     """The same with its tensors where the network is."""
     if device.type == "cpu":
         return carrier
-    own: dict[str, Any] = {"model": carrier.model.to(device)} if isinstance(carrier, Message) else {}
-    if isinstance(carrier, Memory) and carrier.kept is not None:
-        own = {"kept": carrier.kept.to(device)}
-    return replace(carrier, extra={name: t.to(device) for name, t in carrier.extra.items()}, **own)
+    own: dict[str, Any] = {"extra": {name: t.to(device) for name, t in carrier.extra.items()}}
+    if isinstance(carrier, Message):
+        own |= {"model": carrier.model.to(device)}
+        own |= {"models": {name: t.to(device) for name, t in carrier.models.items()}}
+    elif carrier.kept is not None:
+        own |= {"kept": carrier.kept.to(device)}
+    return replace(carrier, **own)

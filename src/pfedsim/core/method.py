@@ -40,7 +40,8 @@ class Net(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Fed:
-    """Public facts of the federation: no sample, label or size of any client."""
+    """Public facts of the federation: no sample, label or size of any client. They pickle; `net` opens
+    itself again where it is used."""
 
     clients: int
     classes: int
@@ -71,24 +72,27 @@ class Memory:
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """Server to client. A tensor in `extra` whose last dimension is the model's size counts as models: kept
-    entries are not sent."""
+    """Server to client. `models`: more models, one vector or several in rows; like `model` they travel
+    without the entries that clients keep. `extra`: everything else."""
 
     task: str
     model: Tensor
     extra: Mapping[str, Tensor] = field(default_factory=dict)
     stage: str = ""
+    models: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """Client to server. `weight`: train samples. `info` is for people, never for `aggregate`."""
+    """Client to server. `weight`: train samples. `models` and `extra` as in a message. `info` is for people,
+    never for `aggregate`."""
 
     client: int
     weight: float
     model: Tensor | None
     extra: Mapping[str, Tensor] = field(default_factory=dict)
     info: Mapping[str, float] = field(default_factory=dict)
+    models: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

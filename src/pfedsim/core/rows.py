@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
 
@@ -107,6 +108,16 @@ class Pairs:
         for (i, j), value in values.items():
             new._rows[i][j] = float(value)
         return new
+
+    def array(self, clients: int) -> np.ndarray:
+        """As an array of shape (clients, clients), NaN where a pair has no number."""
+        import numpy as np
+
+        matrix = np.full((clients, clients), np.nan)
+        for i, row in self._rows.items():
+            for j, value in row.items():
+                matrix[i, j] = value
+        return matrix
 
     def tensors(self) -> dict[str, Tensor]:
         """As three tensors `i`, `j`, `value`, sorted: how files hold it."""

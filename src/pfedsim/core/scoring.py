@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pfedsim.core.client import run_to_score
-from pfedsim.core.job import Absent, Work, Worker, samples_of
-from pfedsim.core.method import Fed, Memory, Method
-from pfedsim.core.server import Engine, State, send
+from pfedsim.core.engine import Absent
+from pfedsim.core.job import ScoreRequest, Work, Worker, samples_of
+from pfedsim.core.method import Memory, ServerState
+from pfedsim.core.server import Coordinator, send
+from pfedsim.errors import Error
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,11 +32,12 @@ class ClientScore:
     metrics: Mapping[str, float]
     confusion: np.ndarray
     """(true class, predicted class) counts"""
-    labels: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    predicted: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    model: Tensor | None = None
     absent: str = ""
     """why there is no score"""
+    labels: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """of each sample, and `predicted` and `model`: only where a simulation asked for them"""
+    predicted: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    model: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,70 +73,56 @@ class Scores:
 
 
 def score(
-    method: Method,
-    fed: Fed,
-    kept: Tensor,
-    engine: Engine,
-    state: State,
+    side: Coordinator,
+    server: ServerState,
     *,
     finetune: int = 0,
     split: str = "test",
     models: bool = False,
+    predictions: bool = False,
     take: Callable[[int, Tensor], None] | None = None,
     unseen: int = 0,
 ) -> Scores:
     """Every client's model on its own test (or validation) part; `finetune`: after so many plain local
-    epochs. Models are held with the scores (`models`), or handed on one by one in the order of clients
-    (`take`), so that ten thousand need no room. `unseen`: instead, so many clients that never took part,
-    numbered after the others, with what the method hands to one it has never met."""
+    epochs. `models` and `predictions` come along from simulated clients only; `take` is given the models one
+    by one in the order of clients, so that ten thousand need no room. `unseen`: instead, so many clients that
+    never took part, numbered after the others, with what the method hands to one it has never met."""
     scores: list[ClientScore] = []
-    everyone = range(fed.clients, fed.clients + unseen) if unseen else range(fed.clients)
+    clients = side.fed.clients
+    everyone = range(clients, clients + unseen) if unseen else range(clients)
+    request = ScoreRequest(split, finetune, models or take is not None, predictions)
     for first in range(0, len(everyone), CHUNK):
-        for one in _scored(
-            method,
-            fed,
-            kept,
-            engine,
-            state,
-            everyone[first : first + CHUNK],
-            finetune,
-            split,
-            models or take is not None,
-        ):
+        for one in _scored(side, server, everyone[first : first + CHUNK], request):
             if take is not None and one.model is not None:
                 take(one.client, one.model)
             scores.append(one if models else replace(one, model=None))
-    return Scores(
-        "finetuned" if finetune else "served", finetune, "unseen" if unseen else split, tuple(scores)
-    )
+    name = "finetuned" if finetune else "served"
+    return Scores(name, finetune, "unseen" if unseen else split, tuple(scores))
 
 
-def model_of(
-    method: Method, fed: Fed, kept: Tensor, engine: Engine, state: State, client: int
-) -> Tensor | None:
-    """The model that this client would use now; None where it cannot be had."""
-    (one,) = _scored(method, fed, kept, engine, state, [client], 0, "test", True)
+def model_of(side: Coordinator, server: ServerState, client: int) -> Tensor | None:
+    """The model that this simulated client would use now; None where it cannot be had."""
+    (one,) = _scored(side, server, [client], ScoreRequest(model=True))
     return one.model
 
 
 def _scored(
-    method: Method,
-    fed: Fed,
-    kept: Tensor,
-    engine: Engine,
-    state: State,
-    clients: Sequence[int],
-    finetune: int,
-    split: str,
-    models: bool,
+    side: Coordinator, server: ServerState, clients: Sequence[int], request: ScoreRequest
 ) -> Iterator[ClientScore]:
-    task, purpose = ("train", "finetune") if finetune else ("score", "score")
-    messages = send(method, fed, kept, state, clients, task)
-    works = [
-        Work(i, state.server.round, messages[i], state.memories.get(i, Memory()), purpose) for i in clients
-    ]
-    for result in engine.map(score_client, works, finetune, split, models):
-        yield _unscored(result, fed.classes) if isinstance(result, Absent) else result
+    """Scores in the order of clients; an early one waits for its turn."""
+    task, purpose = ("train", "finetune") if request.finetune else ("score", "score")
+    messages = send(side, server, clients, task)
+    works = [Work(i, server.round, messages[i], purpose, request) for i in clients]
+    waiting: dict[int, ClientScore] = {}
+    turn = iter(clients)
+    now = next(turn, None)
+    for done in side.engine.run("score", works):
+        result = _unscored(done, side.fed.classes) if isinstance(done, Absent) else done.result
+        assert isinstance(result, ClientScore)
+        waiting[done.client] = result
+        while now in waiting:
+            yield waiting.pop(now)
+            now = next(turn, None)
 
 
 def _unscored(absent: Absent, classes: int) -> ClientScore:
@@ -142,19 +131,26 @@ def _unscored(absent: Absent, classes: int) -> ClientScore:
     return ClientScore(absent.client, 0, metrics, confusion, absent=absent.why)
 
 
-def score_client(site: Worker, work: Work, finetune: int, split: str, models: bool) -> ClientScore:
-    """One client's score, where the client is."""
-    theta = run_to_score(site, work, finetune)
-    x, y = samples_of(site, work.client, split)
+def score_client(worker: Worker, work: Work, memory: Memory) -> ClientScore:
+    """One client's score, where the client is: counts and sums, and more only from simulated clients."""
+    request = work.score or ScoreRequest()
+    if (request.model or request.predictions) and not worker.simulated:
+        raise Error(
+            f"client {work.client} was asked for its model or predictions, but it is not simulated: only its "
+            "scores leave it"
+        )
+    theta = run_to_score(worker, work, memory, request.finetune)
+    x, y = samples_of(worker, work.client, request.split)
     if len(y):
-        logits = site.net.logits(theta, site.net.ready(x)).double().cpu().numpy()
+        logits = worker.net.logits(theta, worker.net.ready(x)).double().cpu().numpy()
     else:
-        logits = np.zeros((0, site.fed.classes))
+        logits = np.zeros((0, worker.fed.classes))
     labels = y.numpy()
     metrics, confusion = measure(logits, labels)
-    return ClientScore(
-        work.client, len(y), metrics, confusion, labels, logits.argmax(1), theta.cpu() if models else None
-    )
+    found = ClientScore(work.client, len(y), metrics, confusion)
+    if request.predictions:
+        found = replace(found, labels=labels, predicted=logits.argmax(1))
+    return replace(found, model=theta.cpu()) if request.model else found
 
 
 def measure(logits: np.ndarray, y: np.ndarray) -> tuple[dict[str, float], np.ndarray]:

@@ -3,189 +3,177 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from pfedsim.core.client import hook, run_client, sealed
+from pfedsim.core.client import hook
+from pfedsim.core.engine import Absent, Done, Engine
 from pfedsim.core.guard import absurd, objection
-from pfedsim.core.job import Absent as Absent
 from pfedsim.core.job import Work
 from pfedsim.core.method import Fed, Memory, Message, Method, Reply, ServerState
 from pfedsim.core.seeds import generator
+from pfedsim.core.wire import Wire
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_WAVES = 100  # in a round; more is a method that never comes to train
 Traffic = dict[int, tuple[int, int]]  # client -> bytes received, bytes sent
+Event = dict[str, Any]
+Observer = Callable[[Work, Done | Absent], None]
 
 
-class Engine(Protocol):
-    """Where clients' work is done: results come in the order of the works; what befell it on the way is in
-    `events`."""
+@dataclass(frozen=True, eq=False)
+class Coordinator:
+    """The server's side of a run. `declared`: how many train samples each client said it holds. `observers`
+    hear of every client's work and result: who times or counts needs no engine of its own."""
 
-    events: list[dict[str, Any]]
+    method: Method
+    fed: Fed
+    wire: Wire
+    engine: Engine
+    declared: Sequence[int] | None = None
+    observers: tuple[Observer, ...] = ()
 
-    def map(
-        self, function: Callable[..., Any], works: Sequence[Work], *arguments: Any
-    ) -> Iterable[Any]: ...
-    def close(self) -> None: ...
+    def begin(self) -> ServerState:
+        """The server before the first round; nobody remembers anything."""
+        self.engine.memories.restore({})
+        with hook(self.method, "init"):
+            rng = generator(self.fed.settings.seed, "init")
+            server = _checked(self.fed, self.method.init(self.fed, self.fed.initial, rng))
+        return replace(server, model=self.wire.sealed_model(server.model))
+
+    def snapshot(self, server: ServerState) -> State:
+        """All that this side can save of the run."""
+        memories = self.engine.memories
+        return State(server, memories.held(), tuple(memories.elsewhere()))
+
+    def restore(self, state: State) -> ServerState:
+        """Takes up a saved state; returns the server to go on from."""
+        self.engine.memories.restore(state.memories)
+        return state.server
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """All that a run is at the end of a round: enough to go on from."""
+    """A run at the end of a round, as far as its engine holds it: enough to go on from where nobody's memory
+    is `elsewhere`."""
 
     server: ServerState
     memories: Mapping[int, Memory] = field(default_factory=dict)
+    elsewhere: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Round:
     """What came of one round."""
 
-    state: State
+    server: ServerState
     asked: tuple[int, ...]
     """the clients that were asked to train"""
     replies: tuple[Reply, ...]
     traffic: Traffic
     """bytes down and up of every client that was spoken to, in any wave"""
-    events: tuple[dict[str, Any], ...]
-
-
-def begin(method: Method, fed: Fed, kept: Tensor) -> State:
-    """The state before the first round."""
-    with hook(method, "init"):
-        server = _server(method.init(fed, fed.initial, generator(fed.settings.seed, "init")))
-    return State(replace(server, model=sealed(kept, {"model": server.model})["model"]))
+    events: tuple[Event, ...]
 
 
 def run_rounds(
-    method: Method,
-    fed: Fed,
-    kept: Tensor,
-    engine: Engine,
-    schedule: Sequence[Sequence[int]],
-    state: State,
-    declared: Sequence[int] | None = None,
+    side: Coordinator, schedule: Sequence[Sequence[int]], server: ServerState
 ) -> Iterator[Round]:
-    """From `state` to the end of the schedule, a `Round` at a time; the caller scores, saves and reports in
-    between. `declared`: how many train samples each client said it holds."""
-    for sampled in schedule[state.server.round :]:
+    """From `server` to the end of the schedule, a `Round` at a time; the caller scores, saves and reports in
+    between."""
+    method, fed = side.method, side.fed
+    for sampled in schedule[server.round :]:
         traffic: Traffic = {}
-        events: list[dict[str, Any]] = []
+        events: list[Event] = []
         task, waves = "", 0
         while task != "train":
-            with hook(method, "plan", round=state.server.round):
-                task, clients = method.plan(fed, state.server, sampled)
+            # 1. Plan: the method names the wave's task and clients; "train" ends the round.
+            with hook(method, "plan", round=server.round):
+                task, clients = method.plan(fed, server, sampled)
                 if (waves := waves + 1) > MOST_WAVES:
                     raise RuntimeError(
                         f"{MOST_WAVES} waves in one round and still no 'train' (the last was {task!r})"
                     )
-            messages = send(method, fed, kept, state, clients, task)
-            works = [
-                Work(i, state.server.round, messages[i], state.memories.get(i, Memory()), task)
-                for i in sorted(messages)
-            ]
-            good: dict[int, tuple[Message, Reply, Memory]] = {}
-            for work, result in zip(works, engine.map(run_client, works), strict=True):
-                down, up = traffic.get(work.client, (0, 0))
-                reply = result.reply if isinstance(result, Absent) else result[0]
-                sent = 0 if reply is None else reply_bytes(reply, kept)
-                traffic[work.client] = down + message_bytes(work.message, kept), up + sent
-                if isinstance(result, Absent):
-                    events.append(
-                        {
-                            "event": result.event,
-                            "round": work.round,
-                            "client": work.client,
-                            "why": result.why,
-                        }
-                    )
-                    continue
-                reply, memory = result
-                most = math.inf if declared is None else declared[work.client]
-                with hook(method, "replies", round=work.round):
-                    why = objection(method, fed, work.client, work.message, reply, memory, kept, most)
-                if why is None:
-                    good[work.client] = work.message, reply, memory
-                else:
-                    events.append(
-                        {"event": "rejected", "round": work.round, "client": work.client, "why": why}
-                    )
-            if fed.settings.guard != "off":
-                for client, why in absurd(
-                    [(message, reply) for message, reply, _ in good.values()], kept
-                ).items():
-                    rejects = fed.settings.guard == "reject"
-                    events.append(
-                        {
-                            "event": "rejected" if rejects else "absurd",
-                            "round": state.server.round,
-                            "client": client,
-                            "why": why,
-                        }
-                    )
-                    if rejects:
-                        del good[client]
-            accepted = [reply for _, reply, _ in good.values()]
-            memories = {**state.memories, **{i: memory for i, (_, _, memory) in good.items()}}
-            server = state.server
-            if (
-                accepted or task != "train"
-            ):  # a method must learn that it asked in vain, or it would ask for ever
+            # 2. Send: every client gets its message.
+            messages = send(side, server, clients, task)
+            works = [Work(i, server.round, messages[i], task) for i in sorted(messages)]
+            # 3. Work: results come in any order and are taken in the order of clients.
+            results = {done.client: done for done in side.engine.run("train", works)}
+            # 4. Guard: what cannot be used becomes an event.
+            good = _accepted(side, [(work, results[work.client]) for work in works], traffic, events)
+            # 5. Accept: from here on the memories that came with these replies count.
+            side.engine.memories.accept([reply.client for reply in good])
+            # 6. Aggregate; a method must learn that it asked in vain, or it would ask for ever.
+            if good or task != "train":
                 rng = generator(fed.settings.seed, f"aggregate/{task}", server.round)
                 with hook(method, "aggregate", round=server.round):
-                    server = _server(method.aggregate(fed, server, task, accepted, rng))
-            state = State(server, memories)
-            events.extend(engine.events)
-            engine.events.clear()
-        state = replace(state, server=replace(state.server, round=state.server.round + 1))
-        yield Round(state, tuple(sorted(messages)), tuple(accepted), traffic, tuple(events))
+                    server = _checked(fed, method.aggregate(fed, server, task, good, rng))
+            events.extend(side.engine.events)
+            side.engine.events.clear()
+        server = replace(server, round=server.round + 1)
+        yield Round(server, tuple(sorted(messages)), tuple(good), traffic, tuple(events))
 
 
-def _server(returned: Any) -> ServerState:
-    if not isinstance(returned, ServerState):
-        raise TypeError(f"it gave {type(returned).__name__}, expected a ServerState")
-    return returned
+def _accepted(
+    side: Coordinator, wave: Sequence[tuple[Work, Done | Absent]], traffic: Traffic, events: list[Event]
+) -> list[Reply]:
+    """The replies that may be aggregated, in the order of clients; counts bytes and writes events."""
+    good: dict[int, tuple[Message, Reply]] = {}
+    for work, done in wave:
+        for observer in side.observers:
+            observer(work, done)
+        reply = done.reply if isinstance(done, Absent) else done.result
+        assert reply is None or isinstance(reply, Reply)
+        down, up = traffic.get(work.client, (0, 0))
+        sent = 0 if reply is None else side.wire.bytes(reply)
+        traffic[work.client] = down + side.wire.bytes(work.message), up + sent
+        about = {"round": work.round + 1, "client": work.client}
+        if isinstance(done, Absent):
+            events.append({"event": done.event, **about, "why": done.why})
+            continue
+        assert reply is not None
+        most = math.inf if side.declared is None else side.declared[work.client]
+        with hook(side.method, "replies", round=work.round):
+            why = objection(side.method, side.fed, side.wire, work.client, work.message, reply, most)
+        if why := why or done.flaw:
+            events.append({"event": "rejected", **about, "why": why})
+        else:
+            good[work.client] = work.message, reply
+    if side.fed.settings.guard != "off":
+        rejects = side.fed.settings.guard == "reject"
+        for client, why in absurd(good.values(), side.wire).items():
+            what = "rejected" if rejects else "absurd"
+            events.append({"event": what, "round": wave[0][0].round + 1, "client": client, "why": why})
+            if rejects:
+                del good[client]
+    return [reply for _, reply in good.values()]
 
 
-def send(
-    method: Method, fed: Fed, kept: Tensor, state: State, clients: Sequence[int], task: str
-) -> dict[int, Message]:
+def send(side: Coordinator, server: ServerState, clients: Sequence[int], task: str) -> dict[int, Message]:
     """The method's messages as they leave the server."""
-    with hook(method, "send", round=state.server.round):
-        messages = method.send(fed, state.server, clients, task)
+    with hook(side.method, "send", round=server.round):
+        messages = side.method.send(side.fed, server, clients, task)
         if not isinstance(messages, dict) or set(messages) != set(clients):
             raise TypeError(
                 f"it gave {messages!r:.60}, expected a message for each of clients {list(clients)}"
             )
-    models: dict[int, Tensor] = {}  # a model sent to many is sealed once
-    for message in messages.values():
-        if id(message.model) not in models:
-            models[id(message.model)] = sealed(kept, {"model": message.model})["model"]
-    return {
-        i: replace(m, model=models[id(m.model)], extra=sealed(kept, m.extra)) for i, m in messages.items()
-    }
+    return side.wire.sealed_messages(messages)
 
 
-def message_bytes(message: Message, kept: Tensor) -> int:
-    return _bytes({"model": message.model, **message.extra}, kept)
+def _checked(fed: Fed, returned: Any) -> ServerState:
+    """A state that a hook returned; a model of another size would fail far from its cause."""
+    if not isinstance(returned, ServerState):
+        raise TypeError(f"it gave {type(returned).__name__}, expected a ServerState")
+    for name, model in _models(returned):
+        if model.shape != fed.initial.shape:
+            raise ValueError(f"{name} has shape {tuple(model.shape)}, expected {tuple(fed.initial.shape)}")
+    return returned
 
 
-def reply_bytes(reply: Reply, kept: Tensor) -> int:
-    return _bytes(({} if reply.model is None else {"model": reply.model}) | dict(reply.extra), kept)
-
-
-def _bytes(tensors: Mapping[str, Tensor], kept: Tensor) -> int:
-    """What these tensors are on the wire: kept entries of models do not travel."""
-    size = len(kept)
-    travels = size - int(kept.count_nonzero())
-    total = 0
-    for tensor in tensors.values():
-        entries = (
-            tensor.numel() // size * travels if tensor.ndim and tensor.shape[-1] == size else tensor.numel()
-        )
-        total += entries * tensor.element_size()
-    return total
+def _models(server: ServerState) -> Iterator[tuple[str, Tensor]]:
+    yield "its model", server.model
+    if server.personal is not None:
+        yield "its default row", server.personal.default
+        yield from ((f"client {i}'s row", server.personal[i]) for i in server.personal.ids)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from pfedsim.data import catalogue, own, partition
 from pfedsim.data.cache import Tell, quiet
 from pfedsim.data.catalogue import data_dir
-from pfedsim.data.dataset import DataSet, Defaults
+from pfedsim.data.dataset import DataSet
+from pfedsim.data.task import Defaults
 from pfedsim.errors import Error, nearest
 from pfedsim.lazy import public
 
 if TYPE_CHECKING:
-    from pfedsim.data.federation import ClientData as ClientData
     from pfedsim.data.federation import Federation as Federation
 
 NAMES = tuple(catalogue.KNOWN)
@@ -54,5 +54,5 @@ def read(
     return own.load(own.added(where)[name]).read(name, size, tell)
 
 
-_later, __getattr__, _ = public(__name__, {"pfedsim.data.federation": "ClientData Federation"})
+_later, __getattr__, _ = public(__name__, {"pfedsim.data.federation": "Federation"})
 __all__ = ["NAMES", "DataSet", "Defaults", "check_name", "data_dir", "own", "partition", "read", *_later]

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from pfedsim.data.dataset import DataSet, Defaults
+from pfedsim.data.dataset import DataSet
+from pfedsim.data.task import Defaults
 from pfedsim.errors import Error
 
 FORMAT = "pfedsim cache 1"
@@ -114,7 +115,7 @@ def _write(data: DataSet, folder: Path, source: str) -> None:
 
 def _opened(place: Path, name: str, source: str, defaults: Defaults | None) -> DataSet | None:
     """None where there is nothing, the source has changed, or a byte has."""
-    from pfedsim.data.dataset import suiting
+    from pfedsim.data.task import suiting
 
     try:
         about = json.loads((place / "about.json").read_text())

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pfedsim.data.cache import Tell
-from pfedsim.data.dataset import DataSet, Defaults
+from pfedsim.data.dataset import DataSet
+from pfedsim.data.task import Defaults
 from pfedsim.errors import Error
 
 Reader = Callable[[Path, int | None, Tell], DataSet]
@@ -216,8 +217,7 @@ def read(name: str, folder: Path | None, size: int | None, tell: Tell) -> DataSe
     )  # its reader says itself what is amiss
     if place is None:
         raise Error(
-            f"no {name} in {where}: get it with `pfedsim data get {name}`, or name its folder with "
-            "--data-dir"
+            f"no {name} in {where}: get it with `pfedsim data get {name}`, or set data_dir to its folder"
         )
     if unfinished(place):
         raise Error(

@@ -1,4 +1,4 @@
-"""A labelled data set in memory, and what a federation of it looks like by default."""
+"""A labelled data set in memory."""
 
 from __future__ import annotations
 
@@ -8,36 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
+from pfedsim.data.task import Defaults, Task
 from pfedsim.errors import Error
 
-QUANTITY_ALPHA = 2.0
-
-
-@dataclass(frozen=True)
-class Defaults:
-    """What suits a data set where the user says nothing. None: the setting's own default."""
-
-    clients: int | None = 100
-    partition: str = "dirichlet"
-    alpha: float = 0.1
-    minimum: int = 40
-    join: float | None = 0.1
-    rounds: int = 200
-    model: str = "lenet5"
-
-    def alpha_of(self, partition: str) -> float:
-        """Sizes alone must not differ as much as labels may: with the labels' alpha most clients would have
-        next to nothing."""
-        return QUANTITY_ALPHA if partition == "quantity" else self.alpha
-
-
-def suiting(shape: tuple[int, ...], samples: int, client: np.ndarray | None = None) -> Defaults:
-    """What suits a set of the user's own: its clients where it names them, else as many as leave each about
-    sixty samples; a network for tables, signals or images."""
-    model = {1: "mlp", 2: "cnn1d"}.get(len(shape), "lenet5")
-    if client is not None:
-        return Defaults(clients=None, partition="given", minimum=2, join=None, model=model)
-    return Defaults(clients=max(2, min(100, samples // 60)), minimum=10, join=None, model=model)
+PICTURE = 8  # a signal of so many channels and steps could be a picture
 
 
 def moments(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -55,7 +29,7 @@ def moments(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
 @dataclass(frozen=True, eq=False)
 class DataSet:
     """Samples (uint8 pixels or float32 values), labels 0..C-1, and perhaps a client or domain for each
-    sample. A NaN is a missing cell: a client fills it in from its own train part (`federation.Samples`)."""
+    sample. A NaN is a missing cell: a client fills it in from its own train part (`federation.ClientData`)."""
 
     name: str
     x: np.ndarray
@@ -84,6 +58,35 @@ class DataSet:
     def shape(self) -> tuple[int, ...]:
         """One sample's shape, channels first."""
         return tuple(self.x.shape[1:])
+
+    def described(self) -> str:
+        """How the samples were read: tables, signals or pictures, by the shape of one, and how to have numbers
+        that could be pictures read as such."""
+        count, sides = f"{len(self.y):,}", " x ".join(map(str, self.shape))
+        kinds = {1: f"rows of {sides} numbers", 3: f"pictures of {sides} (channels x height x width)"}
+        if len(self.shape) == 2:
+            kinds[2] = f"signals of {self.shape[0]} channels x {self.shape[1]} steps"
+        text = f"{count} {kinds.get(len(self.shape), f'samples of {sides}')}, {len(self.classes)} classes"
+        if self.client is not None:
+            text += f", {len(np.unique(self.client))} clients"
+        if len(self.shape) == 2 and min(self.shape) >= PICTURE:
+            text += f" (if they are grey pictures, save x with the shape {(len(self.y), 1, *self.shape)})"
+        return text
+
+    @cached_property
+    def task(self) -> Task:
+        """What this set is about, apart from its samples."""
+        return Task(
+            self.name,
+            self.shape,
+            str(self.x.dtype),
+            self.classes,
+            self.mean,
+            self.std,
+            self.digest,
+            self.defaults,
+            self.columns,
+        )
 
     @cached_property
     def digest(self) -> str:

@@ -21,10 +21,15 @@ from pfedsim.errors import Error
 KINDS = ("dirichlet", "dirichlet-plain", "classes", "shards", "quantity", "iid", "domain", "given")
 FORMAT = "pfedsim partition 1"
 HOPELESS_AFTER = 1000  # passes, where the best has not reached half the minimum
+FEW_PASSES = 50  # to find out how many clients can be dealt
 MOST_PASSES = 5000  # the plain Dirichlet(0.1) of CIFAR-10 with the paper's minimum takes 2,670
 Deal = tuple[
     int, Callable[[], list[np.ndarray]]
 ]  # the smallest share's size, and all shares when they are wanted
+
+
+class TooMany(Error):
+    """So many clients cannot be given the minimum."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,7 @@ def make(
     where the data say it."""
     if clients_each is not None and kind != "domain":
         raise Error(
-            f"--clients-each {clients_each} is for the partition 'domain', not {kind!r}; give --clients"
+            f"clients_each = {clients_each} is for the partition 'domain', not {kind!r}; give clients"
         )
     stream = np.random.RandomState(seed)
     recipe: dict[str, Any] = {"kind": kind, "minimum": minimum, "test": test, "seed": seed}
@@ -162,20 +167,36 @@ def make(
         if len(shares[least]) < minimum:
             raise Error(
                 f"client {least} has {len(shares[least])} samples, the minimum is {minimum}: lower "
-                "--minimum or leave it out"
+                "minimum or leave it out"
             )
     else:
-        clients = clients or 100
-        if clients * minimum > len(y):
-            most = len(y) // clients
-            way_out = f"--minimum {most} at most" if most >= 2 else f"--clients {len(y) // 2} at most"
-            raise Error(
-                f"{clients} clients of at least {minimum} samples need {clients * minimum}; there are "
-                f"{len(y)} ({way_out})"
-            )
-        shares = _dealt(kind, y, clients, alpha, classes_each, shards_each, minimum, stream, recipe)
+        wanted = clients or 100
+
+        def dealt(count: int, stream: np.random.RandomState, passes: int) -> list[np.ndarray]:
+            return _dealt(kind, y, count, alpha, classes_each, shards_each, minimum, stream, recipe, passes)
+
+        try:
+            shares = dealt(wanted, stream, MOST_PASSES)
+        except TooMany as error:
+            most = _most_clients(dealt, min(wanted - 1, len(y) // minimum), seed)
+            possible = f"{most} clients are possible, more with" if most else "choose"
+            larger = "a larger alpha or " if "alpha" in recipe else ""
+            raise Error(f"{error}; {possible} {larger}a smaller minimum") from None
     recipe["clients"] = len(shares)
     return Partition(tuple(_split(share, test, stream) for share in shares), recipe, data)
+
+
+def _most_clients(
+    dealt: Callable[[int, np.random.RandomState, int], list[np.ndarray]], clients: int, seed: int
+) -> int:
+    """A number of clients that this seed deals: the first that does, going down from `clients` by fifths."""
+    while clients > 0:
+        try:
+            dealt(clients, np.random.RandomState(seed), FEW_PASSES)
+            return clients
+        except TooMany:
+            clients = clients * 4 // 5
+    return 0
 
 
 def _dealt(
@@ -188,48 +209,43 @@ def _dealt(
     minimum: int,
     stream: np.random.RandomState,
     recipe: dict[str, Any],
+    passes: int,
 ) -> list[np.ndarray]:
+    if "dirichlet" in kind or kind == "quantity":
+        recipe["alpha"] = alpha
+    if clients * minimum > len(y):
+        raise TooMany(
+            f"{clients:,} clients of at least {minimum} samples need {clients * minimum:,}, and there are "
+            f"{len(y):,}"
+        )
     if kind == "iid":
         return [np.sort(part) for part in np.array_split(stream.permutation(len(y)), clients)]
     if kind == "shards":
         recipe["shards_each"] = shards_each
         return _shards(y, clients, shards_each, minimum, stream)
     if kind == "quantity":
-        recipe["alpha"] = alpha
-        return _until(
-            minimum,
-            lambda: _quantities(len(y), clients, alpha, stream),
-            "raise --alpha, lower --minimum or take fewer clients",
-        )
+        return _until(minimum, clients, lambda: _quantities(len(y), clients, alpha, stream), passes)
     if kind == "classes":
         recipe["classes_each"] = classes_each
-        return _until(
-            minimum,
-            lambda: _classes(y, clients, classes_each, stream),
-            "raise --classes-each or take fewer clients",
-        )
-    recipe["alpha"] = alpha
+        return _until(minimum, clients, lambda: _classes(y, clients, classes_each, stream), passes)
     pools = [np.flatnonzero(y == c) for c in range(int(y.max()) + 1)]
     cap = len(y) / clients if kind == "dirichlet" else float("inf")
-    return _until(
-        minimum,
-        lambda: _dirichlet(pools, clients, alpha, cap, stream),
-        "raise --alpha, lower --minimum or take fewer clients",
-    )
+    return _until(minimum, clients, lambda: _dirichlet(pools, clients, alpha, cap, stream), passes)
 
 
-def _until(minimum: int, deal: Callable[[], Deal], way_out: str) -> list[np.ndarray]:
-    """Deals again until the smallest share is large enough; says so when chance will not do it."""
+def _until(minimum: int, clients: int, deal: Callable[[], Deal], most: int) -> list[np.ndarray]:
+    """Deals again, at most so often, until the smallest share is large enough."""
     best = 0
-    for passes in range(1, MOST_PASSES + 1):
+    for passes in range(1, most + 1):
         smallest, shares = deal()
         if smallest >= minimum:
             return shares()
         best = max(best, smallest)
         if passes == HOPELESS_AFTER and best < minimum / 2:
             break
-    raise Error(
-        f"no deal in {passes:,} gave every client {minimum} samples (the best gave {best}): {way_out}"
+    raise TooMany(
+        f"none of {passes:,} random partitions gave each of {clients:,} clients {minimum} samples (the best "
+        f"gave {best})"
     )
 
 
@@ -263,7 +279,7 @@ def _classes(y: np.ndarray, clients: int, each: int, stream: np.random.RandomSta
     its holders."""
     kinds = np.unique(y)
     if each > len(kinds):
-        raise Error(f"--classes-each {each} is more than the {len(kinds)} classes of the data")
+        raise Error(f"classes_each = {each} is more than the {len(kinds)} classes of the data")
     used = np.zeros(len(kinds), dtype=np.int64)
     holders: list[list[int]] = [[] for _ in kinds]
     for i in range(clients):
@@ -289,9 +305,9 @@ def _shards(
     2017)."""
     shards = np.array_split(np.argsort(y, kind="stable"), clients * each)
     if each * len(shards[-1]) < minimum:
-        raise Error(
-            f"{clients} clients of {each} shards have {each * len(shards[-1])} samples or more, the "
-            f"minimum is {minimum}: lower it"
+        raise TooMany(
+            f"{clients:,} clients of {each} shards have only {each * len(shards[-1])} samples, and the minimum "
+            f"is {minimum}"
         )
     order = stream.permutation(len(shards))
     return [np.concatenate([shards[k] for k in mine]) for mine in order.reshape(clients, each)]
@@ -321,14 +337,14 @@ def _by_domain(
     if each is None:
         if clients is None or clients % len(names):
             raise Error(
-                f"{clients} clients cannot be dealt evenly to {len(names)} domains; give --clients-each "
-                "N, so many to each domain"
+                f"{clients} clients cannot be dealt evenly to {len(names)} domains; give "
+                "clients_each, so many to each domain"
             )
         each = clients // len(names)
     elif clients not in (None, each * len(names)):
         raise Error(
-            f"{clients} clients are not {each} for each of {len(names)} domains; give --clients or "
-            "--clients-each, not both"
+            f"{clients} clients are not {each} for each of {len(names)} domains; give clients or "
+            "clients_each, not both"
         )
     shares = []
     for name in names:
@@ -336,7 +352,7 @@ def _by_domain(
         if len(pool) // each < minimum:
             raise Error(
                 f"domain {name} has {len(pool)} samples, too few for {each} clients of at least "
-                f"{minimum}: lower --minimum"
+                f"{minimum}: lower minimum"
             )
         shares += np.split(pool, [k * (len(pool) // each) for k in range(1, each)])
     recipe["names"] = [f"{name} {k}" for name in names for k in range(each)]

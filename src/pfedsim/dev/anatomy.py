@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from torch import Tensor
-
-from pfedsim.core.method import Method
+from pfedsim.core.method import Message, Method, Reply
 from pfedsim.core.rows import Pairs, Rows
-from pfedsim.dev.conformance import Listening, session, small_federation, states, travelling
+from pfedsim.core.wire import Wire, fields
+from pfedsim.dev.conformance import Heard, session, small_federation, states
 
 Sizes = dict[str, int]
 
@@ -39,14 +37,15 @@ def anatomy(method: Method) -> Anatomy:
     """Runs the method for eight rounds of six out of twelve clients and counts."""
     federation = small_federation(((20, 10),) * 12, classes=10, seen=10, shape=(3, 32, 32))
     run = session(method, federation, rounds=8, batch=16)
-    listening = Listening(run.engine)
-    last = states(replace(run, engine=listening))[-1]
-    travels = int((~run.kept).sum())
+    heard = Heard()
+    last = states(run.observed(heard))[-1]
+    wire = run.side.wire
+    travels = wire.travels
     waves: dict[tuple[str, str], Wave] = {}
-    for message, reply in listening.heard:
+    for message, reply in heard.pairs:
         kind = message.stage, message.task
         known = waves.get(kind, Wave(*kind, {}, {}))
-        down, up = (_sizes(travelling(c), run.fed.layout.size, travels) for c in (message, reply))
+        down, up = (_sizes(wire, c) for c in (message, reply))
         waves[kind] = Wave(*kind, _larger(known.down, down), _larger(known.up, up))
     server: Sizes = {} if travels == 0 else {"model": travels}
     if last.server.personal is not None:
@@ -59,7 +58,7 @@ def anatomy(method: Method) -> Anatomy:
         elif isinstance(value, Pairs):
             server[f"{name} of pairs that met"] = len(value.tensors()["value"])
         else:
-            server |= _sizes({name: value}, run.fed.layout.size, travels)
+            server |= {name: value.numel()}
     memory = last.memories[max(last.memories)]
     kept = {} if memory.kept is None or not len(memory.kept) else {"kept entries": len(memory.kept)}
     return Anatomy(
@@ -70,11 +69,10 @@ def anatomy(method: Method) -> Anatomy:
     )
 
 
-def _sizes(tensors: Mapping[str, Tensor], size: int, travels: int) -> Sizes:
+def _sizes(wire: Wire, carrier: Message | Reply) -> Sizes:
     """Entries that travel: kept ones do not."""
-    models = {n for n, t in tensors.items() if t.ndim and t.shape[-1] == size}
-    counts = {n: t.numel() // size * travels if n in models else t.numel() for n, t in tensors.items()}
-    return {n: c for n, c in counts.items() if c}
+    counts = {field.name: wire.entries(field) for field in fields(carrier)}
+    return {name: count for name, count in counts.items() if count}
 
 
 def _larger(a: Sizes, b: Sizes) -> Sizes:

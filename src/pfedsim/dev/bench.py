@@ -23,10 +23,8 @@ from torch.nn import functional as F
 
 from pfedsim.backends import native
 from pfedsim.core import scoring
-from pfedsim.core.client import run_client
 from pfedsim.core.job import Work
-from pfedsim.core.method import Memory, Message
-from pfedsim.core.server import run_rounds
+from pfedsim.core.method import Message
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.federation import Federation
 from pfedsim.data.partition import Partition, Split
@@ -258,10 +256,10 @@ def _training(
 
 def _client(s: Session) -> Callable[[], float]:
     """One client's local training through the real loop."""
-    work = Work(0, 0, Message("train", s.fed.initial), Memory(), "train")
+    work = Work(0, 0, Message("train", s.fed.initial), "train")
 
     def once() -> float:
-        list(s.engine.map(run_client, [work]))
+        list(s.engine.run("train", [work]))
         return EPOCHS * SAMPLES
 
     return once
@@ -288,10 +286,10 @@ def _cores(report: Report, repetitions: int, say: Say) -> None:
 
 
 def _wave(s: Session) -> Callable[[], float]:
-    works = [Work(i, 0, Message("train", s.fed.initial), Memory(), "train") for i in range(s.fed.clients)]
+    works = [Work(i, 0, Message("train", s.fed.initial), "train") for i in range(s.fed.clients)]
 
     def once() -> float:
-        list(s.engine.map(run_client, works))
+        list(s.engine.run("train", works))
         return EPOCHS * SAMPLES * len(works)
 
     return once
@@ -306,7 +304,7 @@ def _scoring(report: Report, repetitions: int, say: Say) -> None:
     theta = None
     for backend in ("torch", "native") if native.available() else ("torch",):
         s = session(where, backend=backend, workers=1)
-        net: Any = s.fed.net
+        net = s.worker.net
         theta = s.fed.initial if theta is None else theta
         images = [net.ready(x[split.test]) for split in where.partition.clients]
         for chunk in (32, 64, 128, 300) if backend == "torch" else (300,):
@@ -354,7 +352,7 @@ def _rounds(report: Report, say: Say) -> None:
 def _round_seconds(s: Session) -> tuple[float, float]:
     """Median and best of the last rounds."""
     seconds, began = [], time.perf_counter()
-    for _ in run_rounds(s.method, s.fed, s.kept, s.engine, s.schedule, s.begin()):
+    for _ in s.rounds(s.begin()):
         seconds.append(time.perf_counter() - began)
         began = time.perf_counter()
     s.engine.close()
@@ -370,7 +368,7 @@ def _scale(report: Report, say: Say) -> None:
         found[clients] = _round_seconds(s)
         began = time.perf_counter()
         if clients == 100:
-            scoring.score(s.method, s.fed, s.kept, s.engine, s.begin())
+            scoring.score(s.side, s.begin())
             report.scale["seconds_to_score_100"] = time.perf_counter() - began
             s.engine.close()
     report.scale |= {
@@ -399,7 +397,7 @@ def _whole_run(report: Report, rounds: int, say: Say) -> None:
     for name, (method, settings) in ways.items():
         s = session(where, method, rounds=rounds, **settings)
         steps, began = 0.0, time.perf_counter()
-        for round in run_rounds(s.method, s.fed, s.kept, s.engine, s.schedule, s.begin()):
+        for round in s.rounds(s.begin()):
             steps += sum(r.info["seconds"] for r in round.replies)
         took[name] = time.perf_counter() - began
         lost[name] = 1 - steps / (took[name] * settings.get("workers", len(os.sched_getaffinity(0))))

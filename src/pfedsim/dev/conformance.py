@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,12 @@ from torch import Tensor
 
 from pfedsim.core import scoring
 from pfedsim.core.client import run_client
+from pfedsim.core.engine import Absent, Done
 from pfedsim.core.job import Job, Work, Worker
 from pfedsim.core.method import Memory, Message, Method, Reply
 from pfedsim.core.rows import Pairs, Rows
-from pfedsim.core.server import Engine, State, run_rounds
+from pfedsim.core.server import State
+from pfedsim.core.wire import fields as fields_of
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.federation import Federation
 from pfedsim.data.partition import Partition, Split
@@ -111,15 +113,15 @@ def session(method: Method, federation: Federation | None = None, **settings: An
 def states(run: Session, state: State | None = None) -> list[State]:
     """The state after each round; a rejected reply is an error here."""
     found = []
-    for round in run_rounds(run.method, run.fed, run.kept, run.engine, run.schedule, state or run.begin()):
+    for round in run.rounds(run.begin() if state is None else run.side.restore(state)):
         assert not round.events, f"a reply is not what `replies` declares: {round.events[0]['why']}"
-        found.append(round.state)
+        found.append(run.side.snapshot(round.server))
     return found
 
 
 def final_models(run: Session, state: State) -> list[Tensor]:
     """Every client's model as served."""
-    scores = scoring.score(run.method, run.fed, run.kept, run.engine, state, models=True)
+    scores = scoring.score(run.side, run.side.restore(state), models=True)
     return [c.model for c in scores.clients if c.model is not None]
 
 
@@ -143,17 +145,17 @@ def same_seed_same_bits(method: Method) -> None:
 def what_is_kept_stays(method: Method) -> None:
     """No value of a client's kept entries appears in anything that is sent."""
     run = session(method)
-    listening = Listening(run.engine)
-    last = states(replace(run, engine=listening))[-1]
+    heard = Heard()
+    last = states(run.observed(heard))[-1]
     for i, memory in last.memories.items():
         if memory.kept is None:
             continue
         own = memory.kept[
-            (memory.kept != 0) & (memory.kept != 1) & (memory.kept != run.fed.initial[run.kept])
+            (memory.kept != 0) & (memory.kept != 1) & (memory.kept != run.fed.initial[run.side.wire.kept])
         ]
-        for message, reply in listening.heard:
+        for message, reply in heard.pairs:
             for what, carrier in (("a message", message), ("the reply", reply)):
-                for name, tensor in travelling(carrier).items():
+                for name, tensor, _ in fields_of(carrier):
                     found = int(torch.isin(own, tensor[tensor.isfinite()]).sum())
                     # among 60,000 floats a few are equal by chance
                     if reply.client == i and found > 3 + len(own) // 50:
@@ -210,12 +212,11 @@ def state_survives_files(method: Method) -> None:
 def others_are_undisturbed(method: Method) -> None:
     """A client's work depends on its own message and memory alone, not on what was done before it."""
     run = session(method)
-    site = run.engine._site  # type: ignore[attr-defined]
     state = states(run)[1]
     messages = method.send(run.fed, state.server, [0, 1], "train")
 
     def work(i: int) -> Reply:
-        reply, _ = run_client(site, Work(i, 2, messages[i], state.memories.get(i, Memory()), "train"))
+        reply, _ = run_client(run.worker, Work(i, 2, messages[i], "train"), state.memories.get(i, Memory()))
         return reply
 
     alone = work(1)
@@ -244,26 +245,16 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return bool(torch.equal(a.nan_to_num(0.125), b.nan_to_num(0.125)) and torch.equal(a.isnan(), b.isnan()))
 
 
-class Listening:
-    """An engine that hears every message and its reply."""
+class Heard:
+    """An observer that keeps every message with its reply."""
 
-    def __init__(self, engine: Engine):
-        self._engine, self.events = engine, engine.events
-        self.heard: list[tuple[Message, Reply]] = []
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Message, Reply]] = []
 
-    def close(self) -> None:
-        self._engine.close()
-
-    def map(self, function: Callable[..., Any], works: Sequence[Work], *arguments: Any) -> Iterator[Any]:
-        for work, result in zip(works, self._engine.map(function, works, *arguments), strict=True):
-            if function is run_client:
-                self.heard.append((work.message, result[0]))
-            yield result
-
-
-def travelling(carrier: Message | Reply) -> dict[str, Tensor]:
-    """The tensors of a message or reply by name."""
-    return ({} if carrier.model is None else {"model": carrier.model}) | dict(carrier.extra)
+    def __call__(self, work: Work, done: Done | Absent) -> None:
+        if isinstance(done, Done):
+            assert isinstance(done.result, Reply)
+            self.pairs.append((work.message, done.result))
 
 
 class _Watched:

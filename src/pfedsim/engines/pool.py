@@ -10,8 +10,9 @@ import multiprocessing.connection
 import os
 import signal
 import sys
+import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -19,7 +20,9 @@ from typing import Any
 
 import torch
 
-from pfedsim.core.job import Absent, Work, Worker, attempt
+from pfedsim.core.engine import Absent, Done, HeldMemories, late
+from pfedsim.core.job import Work, Worker
+from pfedsim.core.tasks import perform
 from pfedsim.errors import Error
 
 PR_SET_PDEATHSIG = 1  # prctl's number for it
@@ -27,7 +30,7 @@ TRIES = 2  # a client whose worker dies twice is absent
 
 
 @dataclass
-class _Worker:
+class _Process:
     number: int
     process: multiprocessing.process.BaseProcess
     pipe: Connection
@@ -38,25 +41,29 @@ class Pool:
     """Worker processes that fork from this one and so share its data without copying. Use as a context, or
     `close` it."""
 
-    def __init__(self, site: Worker, workers: int):
+    def __init__(self, worker: Worker, workers: int):
         if workers < 1:
             raise Error(f"workers = {workers}: at least one is needed")
-        self._site, self._count = site, workers
-        self._workers: list[_Worker] = []
+        self._worker, self._count = worker, workers
+        self._workers: list[_Process] = []
+        self.memories = HeldMemories()
         self.events: list[dict[str, Any]] = []
 
-    def map(self, function: Callable[..., Any], works: Sequence[Work], *arguments: Any) -> Iterator[Any]:
-        """`function(site, work, *arguments)` for each work, results in order. A worker that dies is named
-        in `events` and its client run again; after two deaths the result is `Absent`."""
+    def run(
+        self, task: str, works: Sequence[Work], deadline: float | None = None
+    ) -> Iterator[Done | Absent]:
+        """Results as they come. A worker that dies is named in `events` and its client runs again; after two
+        deaths, or after the deadline, the client is Absent."""
+        end = None if deadline is None else time.monotonic() + deadline
         while len(self._workers) < min(self._count, len(works)):
             self._workers.append(self._start(len(self._workers)))
-        waiting = sorted(range(len(works)), key=lambda k: -self._site.samples.size(works[k].client))
-        deaths = dict.fromkeys(waiting, 0)
+        waiting = sorted(range(len(works)), key=lambda k: -self._worker.samples.size(works[k].client))
+        missing = dict.fromkeys(waiting, 0)  # which works have no result yet -> how often their worker died
         packed: dict[int, Any] = {}
-        results: dict[int, Any] = {}
 
         def pack(k: int) -> Any:
-            return packed.pop(k, None) or _Packer.dumps((function, works[k], arguments))
+            memory = self.memories.of(works[k].client)
+            return packed.pop(k, None) or _Packer.dumps((task, works[k], memory))
 
         def hand_out() -> None:
             for worker in self._workers:
@@ -67,51 +74,63 @@ class Pool:
                 packed[waiting[0]] = pack(waiting[0])
 
         try:
-            at = 0
-            while at < len(works):
+            while missing:
                 hand_out()
-                arrived = self._arrived(wait=at not in results)
+                arrived = self._arrived(end)
+                if not arrived:  # the deadline has passed
+                    yield from (late(works[k]) for k in sorted(missing))
+                    return
                 hand_out()  # before anything is unpacked: a worker should not wait for that
                 for k, number, answer in arrived:
                     if answer is not None:
-                        failed, results[k] = ForkingPickler.loads(answer)
-                        if failed:
-                            raise results[k]
+                        del missing[k]
+                        yield self._unpacked(answer)
                         continue
-                    deaths[k] += 1
-                    again = deaths[k] < TRIES
+                    missing[k] += 1
+                    again = missing[k] < TRIES
                     what = "is run again" if again else "counts as absent"
+                    client = works[k].client
                     self.events.append(
-                        {"event": "worker died", "worker": number, "client": works[k].client, "then": what}
+                        {"event": "worker died", "worker": number, "client": client, "then": what}
                     )
                     if again:
                         waiting.insert(0, k)
                     else:
-                        results[k] = Absent(works[k].client, "its worker died twice")
-                if at in results:
-                    yield results.pop(at)
-                    at += 1
+                        del missing[k]
+                        yield Absent(client, "its worker died twice")
         finally:
-            for busy in [
-                worker for worker in self._workers if worker.busy is not None
-            ]:  # given up half-way: no answer to a later map
-                self._workers.remove(busy)
-                busy.process.kill()
-                busy.process.join()
-                busy.pipe.close()
+            self._drop_busy()
 
-    def _send(self, worker: _Worker, job: Any) -> None:
+    def _unpacked(self, answer: bytes) -> Done | Absent:
+        failed, result = ForkingPickler.loads(answer)
+        if failed:
+            raise result
+        done, memory = result
+        if memory is not None:
+            self.memories.offer(done.client, memory)
+        return done  # type: ignore[no-any-return]
+
+    def _drop_busy(self) -> None:
+        """Ends workers whose wave was given up half-way: their answers belong to no later one."""
+        for busy in [worker for worker in self._workers if worker.busy is not None]:
+            self._workers.remove(busy)
+            busy.process.kill()
+            busy.process.join()
+            busy.pipe.close()
+
+    def _send(self, worker: _Process, job: Any) -> None:
         try:
             worker.pipe.send_bytes(job)
         except (BrokenPipeError, ConnectionResetError):
             return  # it is dead; `_arrived` sees its end
 
-    def _arrived(self, wait: bool) -> list[tuple[int, int, bytes | None]]:
-        """What has come, after waiting for at least one where asked: which work, whose worker, its answer
-        or None where that died."""
+    def _arrived(self, end: float | None) -> list[tuple[int, int, bytes | None]]:
+        """What has come after waiting for at least one: which work, whose worker, its answer or None where that
+        worker died. Nothing where `end` came first."""
         busy = {worker.pipe: worker for worker in self._workers if worker.busy is not None}
         found: list[tuple[int, int, bytes | None]] = []
-        for pipe in multiprocessing.connection.wait(list(busy), None if wait else 0) if busy else ():
+        left = None if end is None else max(0.0, end - time.monotonic())
+        for pipe in multiprocessing.connection.wait(list(busy), left):
             worker = busy[pipe]  # type: ignore[index]
             k = worker.busy
             assert k is not None
@@ -125,19 +144,19 @@ class Pool:
                 found.append((k, worker.number, None))
         return found
 
-    def _start(self, number: int) -> _Worker:
+    def _start(self, number: int) -> _Process:
         context = multiprocessing.get_context("fork")
         ours, theirs = context.Pipe()
         inherited = [worker.pipe for worker in self._workers] + [ours]
         process = context.Process(
             target=_serve,
-            args=(theirs, inherited, self._site, os.getpid()),
+            args=(theirs, inherited, self._worker, os.getpid()),
             name=f"pfedsim-worker-{number}",
             daemon=True,
         )
         process.start()
         theirs.close()
-        return _Worker(number, process, ours)
+        return _Process(number, process, ours)
 
     def close(self) -> None:
         """Ends the workers; one in the middle of a job does not finish it."""
@@ -158,7 +177,7 @@ class Pool:
         self.close()
 
 
-def _serve(pipe: Connection, inherited: list[Connection], site: Worker, parent: int) -> None:
+def _serve(pipe: Connection, inherited: list[Connection], worker: Worker, parent: int) -> None:
     """A worker's life: jobs in, results out, until the pipe closes."""
     for other in inherited:  # so that each pipe ends with its own two processes
         other.close()
@@ -173,12 +192,12 @@ def _serve(pipe: Connection, inherited: list[Connection], site: Worker, parent: 
     torch.set_num_threads(1)
     while True:
         try:
-            function, work, arguments = pipe.recv()
+            task, work, memory = pipe.recv()
         except (EOFError, OSError):
             os._exit(0)
         answer: tuple[bool, Any]
         try:
-            answer = False, attempt(function, site, work, *arguments)
+            answer = False, perform(worker, task, work, memory)
         except Error as error:
             error.add_note(traceback.format_exc())  # a cause does not go through a pipe
             answer = True, error

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from pfedsim.core.job import Work, Worker, attempt
+from pfedsim.core.engine import Absent, Done, HeldMemories, late
+from pfedsim.core.job import Work, Worker
+from pfedsim.core.tasks import perform
 
 
 class Serial:
     """The engine that needs nothing."""
 
-    def __init__(self, site: Worker):
-        self._site = site
+    def __init__(self, worker: Worker):
+        self._worker = worker
+        self.memories = HeldMemories()
         self.events: list[dict[str, Any]] = []
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to end."""
 
-    def map(self, function: Callable[..., Any], works: Sequence[Work], *arguments: Any) -> Iterator[Any]:
-        """`function(site, work, *arguments)` for each work, in order."""
+    def run(
+        self, task: str, works: Sequence[Work], deadline: float | None = None
+    ) -> Iterator[Done | Absent]:
+        """One after another; after the deadline nobody is asked any more."""
+        began = time.monotonic()
         for work in works:
+            if deadline is not None and time.monotonic() - began > deadline:
+                yield late(work)
+                continue
             threads = torch.get_num_threads()
             torch.set_num_threads(1)  # sums split over threads have other bits
             try:
-                result = attempt(function, self._site, work, *arguments)
+                done, memory = perform(self._worker, task, work, self.memories.of(work.client))
             finally:
                 torch.set_num_threads(threads)
-            yield result
+            if memory is not None:
+                self.memories.offer(work.client, memory)
+            yield done

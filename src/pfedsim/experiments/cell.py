@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pfedsim.data.dataset import Defaults
+from pfedsim.data.task import Defaults
 from pfedsim.errors import Error
 from pfedsim.methods import label
 from pfedsim.runs import config as configs

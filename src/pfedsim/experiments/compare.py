@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from pfedsim.experiments.folders import Folders
 from pfedsim.experiments.runner import run as run_side_by_side
 from pfedsim.methods import METHODS, label, parse
 from pfedsim.runs.config import Config
-from pfedsim.runs.execute import Progress
+from pfedsim.runs.execute import Watch
 from pfedsim.runs.reader import Run
 from pfedsim.runs.setup import federate
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 ALONE = "Local-Only"
 COMMON = "FedAvg"
-Watch = Callable[[str, Progress], None]
-"""is told the name of a run and its progress"""
 
 
 @dataclass(frozen=True)
@@ -173,17 +171,15 @@ def _named(name: str, specs: dict[str, str]) -> str:
 
 def _run_missing(cells: Sequence[Cell], store: Folders, config: Config, watch: Watch | None) -> None:
     """Runs as many cells side by side as there are cores; the cores left over are shared out among them."""
-    tell = watch or (lambda name, done: None)
+    tell = watch or (lambda _: None)
     cores = config.workers or len(os.sched_getaffinity(0))
     jobs = min(cores, len(cells)) if config.device == "cpu" else 1
     if jobs <= 1:
         for cell in cells:
-            store.execute(cell, partial(tell, store.path(cell).name))
+            store.execute(cell, watch)
         return
     shared = [Cell({**cell.words, "workers": cores // jobs}) for cell in cells]
-    progress = run_side_by_side(
-        shared, store.execute, jobs, lambda cell, done: tell(store.path(cell).name, done)
-    )
+    progress = run_side_by_side(shared, store.execute, jobs, lambda _, done: tell(done))
     with closing(progress) as ended:
         for _, failure in ended:
             if failure is not None:

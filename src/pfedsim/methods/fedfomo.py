@@ -64,13 +64,13 @@ class FedFomo(Method):
         models = {
             i: torch.cat([none, *(personal[j][None] for j in self.offered(server, i))]) for i in clients
         }
-        return {i: Message(task, personal[i], {"models": models[i]}) for i in clients}
+        return {i: Message(task, personal[i], models={"offered": models[i]}) for i in clients}
 
     def begin(self, job: Job) -> StartingPoint:
         import torch
 
         own = job.mine(job.message.model)
-        others = [job.mine(model) for model in job.message.extra.get("models", ())]
+        others = [job.mine(model) for model in job.message.models.get("offered", ())]
         if not others or not len(job.part("validation").y):
             return StartingPoint(own, {"affinity": own.new_zeros(len(others))})
         loss, trainable = job.loss_on(own, "validation"), job.fed.layout.trainable
@@ -108,4 +108,4 @@ class FedFomo(Method):
         return replace(server, personal=personal, extra={"affinity": affinity.put(gained), "last": last})
 
     def replies(self, fed: Fed, message: Message) -> dict[str, tuple[int, ...]]:
-        return {"model": (fed.layout.size,), "affinity": (len(message.extra["models"]),)}
+        return {"model": (fed.layout.size,), "affinity": (len(message.models["offered"]),)}

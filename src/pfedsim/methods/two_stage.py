@@ -62,11 +62,13 @@ class TwoStage(Method):
     def _at_client(self, message: Message) -> Method:
         return self._stages[message.stage != WARM]
 
+    def warm_rounds(self, rounds: int) -> int:
+        """How many rounds the warm-up takes: T_g = floor(rho T)."""
+        return math.floor(self.rho * rounds + 1e-9)
+
     def _turn(self, fed: Fed, server: ServerState, finished: int) -> ServerState:
         """At the switch every client gets the common model."""
-        if server.personal is None and finished >= math.floor(
-            self.rho * fed.settings.rounds + 1e-9
-        ):  # T_g = floor(rho T)
+        if server.personal is None and finished >= self.warm_rounds(fed.settings.rounds):
             return replace(server, personal=Rows(server.model))
         return server
 

@@ -14,6 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
 from pfedsim.core.rows import Pairs
+from pfedsim.methods.two_stage import TwoStage
 from pfedsim.report.bands import draw_curve
 from pfedsim.report.looks import SCATTERED, looks
 from pfedsim.runs.reader import Run
@@ -46,9 +47,30 @@ def curves(runs: Mapping[str, Sequence[Run]], path: Path, width: float = 7.5) ->
         ylabel="accuracy over all test samples, %",
         title="What each round's model gives, as served" + (" (band: range over seeds)" if bands else ""),
     )
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
-    _legend(axes, len(runs))
+    _mark_switches(axes, runs)
+    _legend(axes, len(axes.get_legend_handles_labels()[0]))
     return saved(figure, path)
+
+
+def _mark_switches(axes: Axes, runs: Mapping[str, Sequence[Run]]) -> None:
+    """A thin line where the warm-up of a two-stage method ends."""
+    ends: dict[int, list[str]] = {}
+    for run in (run for several in runs.values() for run in several):
+        switch = _switch(run)
+        if switch is not None:
+            ends.setdefault(switch, []).append(run.summary["method"])
+    for switch, methods in sorted(ends.items()):
+        label = f"warm-up ends after round {switch}:\n" + ",\n".join(dict.fromkeys(methods))
+        axes.axvline(switch, color="#777777", linewidth=0.8, dashes=(5, 4), zorder=0, label=label)
+
+
+def _switch(run: Run) -> int | None:
+    """The last round of a warm-up; None where a run has none, or nothing else."""
+    method, rounds = run.config.method_made(), run.summary["rounds"]
+    switch = method.warm_rounds(rounds) if isinstance(method, TwoStage) else 0
+    return switch if 0 < switch < rounds else None
 
 
 def _curve(run: Run) -> dict[float, float]:

@@ -8,6 +8,7 @@ from typing import Any
 
 # Okabe and Ito's colours, which colour-blind people can tell apart; black is pFedSim's
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6A4A00")
+MORE_COLOURS = ("#AA4499", "#44AA99", "#EE3377", "#117733", "#88CC33", "#7755DD")  # where those are taken
 MARKERS = "osD^vPX*<>h"
 # Colours that come near one another to some eyes differ in their dash: one model for all is dashed,
 # personal models are drawn through
@@ -36,8 +37,10 @@ def looks(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Colour, marker and dash of every name, told apart by colour-blind people and in grey print; pFedSim
     black and heavier."""
     made: dict[str, dict[str, Any]] = {}
-    others = 0
-    for name in dict.fromkeys(names):
+    others, names = 0, list(dict.fromkeys(names))
+    taken = {OF_THE_PAPER[name][0] for name in names if name in OF_THE_PAPER}
+    colours = [colour for colour in (*COLOURS, *MORE_COLOURS) if colour not in taken]
+    for name in names:
         if name == OURS:
             made[name] = {
                 "color": "#000000",
@@ -50,8 +53,8 @@ def looks(names: Iterable[str]) -> dict[str, dict[str, Any]]:
         elif name in OF_THE_PAPER:
             made[name] = _look(*OF_THE_PAPER[name])
         else:
-            dash = ("-", "--", "-.", ":")[others // len(COLOURS) % 4]
-            made[name] = _look(COLOURS[others % len(COLOURS)], MARKERS[others % len(MARKERS)], dash) | {
+            dash = ("-", "--", "-.", ":")[others // len(colours) % 4]
+            made[name] = _look(colours[others % len(colours)], MARKERS[others % len(MARKERS)], dash) | {
                 "markerfacecolor": "white"
             }
             others += 1

@@ -16,7 +16,7 @@ from pfedsim import backends, models, track
 from pfedsim.core.method import Method
 from pfedsim.core.settings import Dropouts, Settings, Training
 from pfedsim.data import partition as partitions
-from pfedsim.data.dataset import Defaults
+from pfedsim.data.task import Defaults
 from pfedsim.errors import Error, nearest
 from pfedsim.methods import METHODS, name_of, parse
 
@@ -51,6 +51,9 @@ class Score(BaseModel):
     )
 
 
+TABLES: dict[str, type[BaseModel]] = {"score": Score, "dropouts": Dropouts}
+
+
 class Digests(BaseModel):
     """Which data, partition and, where they are the user's own, source files a configuration was run with;
     checked when given."""
@@ -73,9 +76,7 @@ class Config(Training):
     data: str = Field(
         "digits", description="a set's name (pfedsim data list), or a .npz, .csv or .parquet file"
     )
-    data_dir: str | None = Field(
-        None, description="folder of the data sets (default: $PFEDSIM_DATA, else ./data)", exclude=True
-    )
+    data_dir: str | None = Field(None, description="folder of the data sets", exclude=True)
     size: int | None = Field(None, ge=1, description="pictures are rescaled to so many pixels a side")
     model: str | None = Field(
         None, description="lenet5, mobilenetv2, mlp, cnn1d, or your own file.py:Class or module:Class"
@@ -99,7 +100,7 @@ class Config(Training):
     )
     classes_each: int = Field(2, ge=1, description="classes of each client, for the partition 'classes'")
     shards_each: int | None = Field(
-        None, ge=1, description="shards of each client, for the partition 'shards' (default: 2)"
+        None, ge=1, description="shards of each client, for the partition 'shards'"
     )
     clients_each: int | None = Field(
         None, ge=1, description="clients of each domain, for the partition 'domain'"
@@ -122,11 +123,9 @@ class Config(Training):
     backend: str = Field(
         "auto", description="auto, torch or native (the CPU's own kernels, for chains of common layers)"
     )
-    workers: int | None = Field(
-        None, ge=1, description="worker processes (default: all cores)", exclude=True
-    )
+    workers: int | None = Field(None, ge=1, description="worker processes", exclude=True)
     track: str | None = Field(
-        None, description="tensorboard:DIR, mlflow:URI or wandb:PROJECT (default: none)", exclude=True
+        None, description="tensorboard:DIR, mlflow:URI or wandb:PROJECT", exclude=True
     )
     score: Score = Score()
     dropouts: Dropouts | None = Field(None, description="clients that drop out or come late, simulated")
@@ -213,8 +212,14 @@ def check(values: Mapping[str, Any]) -> Config:
             "there is no setting 'options'; a method's options stand in a table of its name, as in "
             "[pfedsim]"
         )
+    for name in METHODS.keys() & content.keys():
+        if not isinstance(content[name], Mapping):
+            raise Error(
+                f"{name} = {content[name]!r}: set one of its options, as in {name}.OPTION (pfedsim methods {name} "
+                "lists them)"
+            )
     given = str(content.get("method", Config.model_fields["method"].default))
-    mine = given.partition("(")[0].rpartition(":")[2].strip().lower()
+    mine = table_of(given)
     content["options"] = {
         name: content.pop(name)
         for name in list(content)
@@ -248,24 +253,31 @@ def check(values: Mapping[str, Any]) -> Config:
     return config
 
 
+def table_of(method: str) -> str:
+    """The name of the table with the options of this method."""
+    name = method.partition("(")[0].strip()
+    return name.partition(":")[0] if name.partition(":")[0] in METHODS else name.rpartition(":")[2].lower()
+
+
 def _sentence(error: ValidationError) -> str:
     first = error.errors()[0]
     place = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
-        tables: dict[str, type[BaseModel]] = {"score": Score, "dropouts": Dropouts}
         keys = [
             *Config.model_fields,
-            *(f"{name}.{k}" for name, table in tables.items() for k in table.model_fields),
+            *(f"{name}.{k}" for name, table in TABLES.items() for k in table.model_fields),
         ]
-        known = [k for k in keys if k not in ("options", "digests", *tables)]
+        known = [k for k in keys if k not in ("options", "digests", *TABLES)]
         hint = nearest(place, [*known, *WORDS])
         for elsewhere, ours in WORDS.items():
             hint = hint.replace(f"did you mean {elsewhere!r}?", f"did you mean {ours!r}?")
         if hint.startswith("known are"):
-            hint = f"known are {', '.join(known)}"
+            hint = "pfedsim run --help lists all settings"
         return f"there is no setting {place!r}; {hint}"
     if first["type"] in ("string_pattern_mismatch", "string_too_short"):
         return f"{place} = {first['input']!r}: it should be {Config.model_fields[place].description}"
+    if first["type"] == "tuple_type":
+        return f"{place} = {first['input']!r}: it should be a list, as in [3, 7]"
     if first["type"] == "value_error":
         return f"{place}: {first['ctx']['error']}"
     message = first["msg"].removeprefix("Input ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import time
@@ -16,10 +17,11 @@ from typing import Any
 import tomli_w
 from torch import Tensor
 
+from pfedsim.core.method import ServerState
 from pfedsim.core.rows import Pairs
 from pfedsim.core.scoring import Scores, model_of, score
-from pfedsim.core.server import Round, State, run_rounds
-from pfedsim.data.federation import ClientData, Federation
+from pfedsim.core.server import Round
+from pfedsim.data.federation import Federation
 from pfedsim.engines.dropouts import LATE, NEVER
 from pfedsim.errors import Error, Notice
 from pfedsim.methods import label
@@ -87,7 +89,9 @@ def execute(
                 else:
                     assert config is not None
                     was = Stopped(prepare(config, federation))
-                state = was.session.begin() if was.found is None else was.found.state
+                server = (
+                    was.session.begin() if was.found is None else was.session.side.restore(was.found.state)
+                )
         if not finished:
             watch = stack.enter_context(tracked(was.session.config, out, watch))
         if not began:  # what is refused leaves no folder behind
@@ -105,7 +109,7 @@ def execute(
                 saves=keep is None,
             )
             try:
-                execution.carry_out(state)
+                execution.carry_out(server)
             finally:
                 execution.close()
         shutil.rmtree(out / FOLDER, ignore_errors=True)
@@ -153,6 +157,7 @@ class _Execution:
         self._writer = Writer(out, record.get("logs"), record.get("files"), flush=saves)
         self._saver = Saver(out, self._writer.logs, was.found) if saves else None
         self._last: Scores | None = None
+        self._why = ""  # the last reply that could not be used
         self._counts = {
             "down": 0,
             "up": 0,
@@ -172,9 +177,9 @@ class _Execution:
         finally:
             self._writer.close()
 
-    def carry_out(self, state: State) -> None:
+    def carry_out(self, server: ServerState) -> None:
         session, writer = self._session, self._writer
-        config, first = session.config, state.server.round
+        config, first = session.config, server.round
         self._open(first)
         for note in filter(None, [session.notice, *self._notes]):  # of this machine, so not in the events
             self._tell(first, float("nan"), note)
@@ -182,26 +187,23 @@ class _Execution:
             writer.line("events", {"event": "notice", "what": notice})
             self._tell(0, float("nan"), notice)
         clock = time.perf_counter()
-        declared = [len(split.train) for split in session.federation.partition.clients]
-        for round in run_rounds(
-            session.method, session.fed, session.kept, session.engine, session.schedule, state, declared
-        ):
-            state = round.state
+        for round in session.rounds(server):
+            server = round.server
             training = sum(r.info["seconds"] for r in round.replies)
             writer.line(
                 "timings",
-                {"round": state.server.round, "seconds": time.perf_counter() - clock, "training": training},
+                {"round": server.round, "seconds": time.perf_counter() - clock, "training": training},
             )
             self._record(round)
             every = config.score.every
-            if every and state.server.round % every == 0 and state.server.round < len(session.schedule):
-                self._score(state)
+            if every and server.round % every == 0 and server.round < len(session.schedule):
+                self._score(server)
             self._warn(round)
-            self._save(state)
-            if state.server.round < len(session.schedule):  # the last round's score follows
-                self._tell(state.server.round, _loss(round))
+            self._save(server)
+            if server.round < len(session.schedule):  # the last round's score follows
+                self._tell(server.round, _loss(round))
             clock = time.perf_counter()
-        self._conclude(state)
+        self._conclude(server)
 
     def _open(self, first: int) -> None:
         """What stands in the folder before the first round, or again before the rounds that are left."""
@@ -235,9 +237,12 @@ class _Execution:
             "files": whole,
         }
 
-    def _save(self, state: State) -> None:
+    def _save(self, server: ServerState) -> None:
         if self._saver:
-            self._saver.save(state, {**self._about(), "counts": dict(self._counts), "drift": self._drift})
+            self._saver.save(
+                self._session.side.snapshot(server),
+                {**self._about(), "counts": dict(self._counts), "drift": self._drift},
+            )
 
     def _warn(self, round: Round) -> None:
         """The first replies that could not be used are said on screen; all are in the events."""
@@ -247,13 +252,11 @@ class _Execution:
                 continue
             kind = "absurd" if event["event"] == "absurd" else "unused"
             self._counts[kind] += 1
+            self._why = (
+                f"client {event['client']}, round {round.server.round}: {event.get('why', event['event'])}"
+            )
             if self._counts[kind] <= 3:
-                why = event.get("why", event["event"])
-                self._tell(
-                    round.state.server.round,
-                    float("nan"),
-                    f"client {event['client']}, round {round.state.server.round}: {why}",
-                )
+                self._tell(round.server.round, float("nan"), self._why)
 
     def _record(self, round: Round) -> None:
         down = sum(d for d, _ in round.traffic.values())
@@ -262,7 +265,7 @@ class _Execution:
             self._counts[name] += more
         for event in round.events:
             self._writer.line("events", event)
-        number = round.state.server.round
+        number = round.server.round
         clients = [r.client for r in round.replies]
         self._writer.line(
             "metrics",
@@ -276,23 +279,19 @@ class _Execution:
         )
 
     def _score(
-        self, state: State, *, finetune: int = 0, take: Callable[[int, Tensor], None] | None = None
+        self, server: ServerState, *, finetune: int = 0, take: Callable[[int, Tensor], None] | None = None
     ) -> Scores:
         """Scores on the test parts and, where something is held back, on the validation parts; keeps the
         similarities of that time."""
-        session, number = self._session, state.server.round
+        session, number = self._session, server.round
         clock = time.perf_counter()
-        parts = ["test"] + ["validation"] * (
-            max(session.method.validation, session.fed.settings.validation) > 0
-        )
+        parts = ["test"] + ["validation"] * (session.worker.validation > 0)
         first: Scores | None = None
         for split in parts:
             scores = score(
-                session.method,
-                session.fed,
-                session.kept,
-                session.engine,
-                state,
+                session.side,
+                server,
+                predictions=True,
                 finetune=finetune,
                 split=split,
                 take=take if split == "test" else None,
@@ -304,7 +303,7 @@ class _Execution:
         self._writer.line(
             "timings", {"round": number, "scoring": first.model, "seconds": time.perf_counter() - clock}
         )
-        pairs = state.server.extra.get("similarity")
+        pairs = server.extra.get("similarity")
         if isinstance(pairs, Pairs) and not finetune:
             self._writer.similarity(number, pairs)
         self._last = first if not finetune else self._last
@@ -327,36 +326,37 @@ class _Execution:
                 self._writer.line("events", what)
                 self._tell(number, float("nan"), f"client {one.client} could not be scored: {one.absent}")
 
-    def _conclude(self, state: State) -> None:
+    def _conclude(self, server: ServerState) -> None:
         session, writer = self._session, self._writer
         config = session.config
         counts = self._counts
         if not counts["accepted"]:
             if not counts["unused"]:
                 raise Error("no client answered in time in any round: dropouts are set so")
+            diverged = "; try a lower --lr" if re.search("not finite|loss is", self._why) else ""
             raise Error(
-                "no client's reply could be used in any round (events.jsonl says why); try a lower --lr"
+                f"no client's reply could be used in any round (events.jsonl names all): {self._why}{diverged}"
             )
         if counts["unused"] > 3:
             self._tell(
-                state.server.round,
+                server.round,
                 float("nan"),
                 f"{counts['unused']} replies could not be used in all; events.jsonl names them",
             )
         data, clients = session.federation.data, session.fed.clients
         models = writer.models(
-            self._base(state), session.fed.layout, data, config, clients, _fills(session)
+            self._base(server), session.fed.layout, data, config, clients, _fills(session)
         )
-        served = self._score(state, take=models.add)
+        served = self._score(server, take=models.add)
         models.finish([one.client for one in served.clients if one.absent])
-        after = self._score(state, finetune=config.score.finetune) if config.score.finetune else None
-        strangers = self._unseen(state)
+        after = self._score(server, finetune=config.score.finetune) if config.score.finetune else None
+        strangers = self._unseen(server)
         writer.predictions({"served": served} | ({"finetuned": after} if after else {}))
         summary: dict[str, Any] = {
             "method": label(session.method),
             "data": session.federation.data.name,
             "clients": session.fed.clients,
-            "rounds": state.server.round,
+            "rounds": server.round,
             "seed": session.fed.settings.seed,
             "served": served.summary(),
             "finetuned": {"epochs": after.epochs, **after.summary()} if after else None,
@@ -369,19 +369,20 @@ class _Execution:
         if self._drift:
             summary["drift"] = self._drift
         writer.finish(summary)
-        self._tell(state.server.round, float("nan"))
+        self._tell(server.round, float("nan"))
 
-    def _base(self, state: State) -> tuple[int, Tensor]:
+    def _base(self, server: ServerState) -> tuple[int, Tensor]:
         """The client whose model the others' are told apart from: one that never took part, where there is
         one."""
         session = self._session
-        for i in sorted(range(session.fed.clients), key=lambda i: i in state.memories):
-            theta = model_of(session.method, session.fed, session.kept, session.engine, state, i)
+        took_part = {*session.engine.memories.held(), *session.engine.memories.elsewhere()}
+        for i in sorted(range(session.fed.clients), key=lambda i: i in took_part):
+            theta = model_of(session.side, server, i)
             if theta is not None:
                 return i, theta
         raise Error("no client's model can be had (events.jsonl says why)")
 
-    def _unseen(self, state: State) -> dict[str, Any]:
+    def _unseen(self, server: ServerState) -> dict[str, Any]:
         """The figures of the clients that never train: with what they are handed, and after local epochs of
         their own."""
         session = self._session
@@ -389,16 +390,13 @@ class _Execution:
         for epochs in (0, session.config.score.finetune or 0) if session.federation.unseen else ():
             if epochs or not found:
                 scores = score(
-                    session.method,
-                    session.fed,
-                    session.kept,
-                    session.engine,
-                    state,
+                    session.side,
+                    server,
                     finetune=epochs,
                     unseen=session.federation.unseen,
                 )
-                self._writer.scores(state.server.round, scores)
-                self._missed(state.server.round, scores)
+                self._writer.scores(server.round, scores)
+                self._missed(server.round, scores)
                 found |= {
                     "clients": session.federation.unseen,
                     scores.model: {"epochs": epochs, **scores.summary()},
@@ -414,8 +412,8 @@ class _Execution:
 def _fills(session: Session) -> dict[str, list[float]]:
     """What stands for the missing cells of every client, where the data have some."""
     samples, held_back = (
-        ClientData(session.federation),
-        max(session.method.validation, session.fed.settings.validation),
+        session.worker.samples,
+        session.worker.validation,
     )
     fills = {str(i): samples.fill(i, held_back) for i in range(session.fed.clients)}
     return {i: fill.reshape(-1).tolist() for i, fill in fills.items() if fill is not None}

@@ -32,7 +32,7 @@ def made_with(session: Session) -> dict[str, Any]:
         "cpu": _cpu(),
         "device": session.config.device,
         "backend": session.config.backend,
-        "kernels": getattr(session.fed.net, "kernels", None),
+        "kernels": session.worker.net.kernels or None,
         "torch_kernels": torch.backends.cpu.get_cpu_capability(),
     }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +30,12 @@ class News:
     silence: float
     """seconds since anything was written"""
     finished: bool
+    running: bool = True
+    """whether a process holds the folder; True where the file system cannot say"""
+
+    @property
+    def stopped(self) -> bool:
+        return not self.finished and not self.running
 
     @property
     def round(self) -> int:
@@ -42,7 +50,8 @@ def news(folder: Path) -> News:
             if folder.is_dir()
             else f"there is no folder {folder}"
         )
-    finished = (folder / "summary.json").is_file()  # looked at first: what follows is then all there is
+    running = is_locked(folder)  # first: a run lets go of its folder after it has written its summary
+    finished = (folder / "summary.json").is_file()  # then: what follows is all there is
     settings = configs.load(folder / "config.toml")
     metrics = whole_records(folder / "metrics.jsonl")
     return News(
@@ -62,7 +71,24 @@ def news(folder: Path) -> News:
             ),
         ),
         finished,
+        running,
     )
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds this run's folder (`durable.held`); True where that cannot be known. The lock is
+    shared, so that several may look at once."""
+    try:
+        descriptor = os.open(folder / "timings.jsonl", os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
 
 
 def title(settings: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from html import escape
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -207,6 +208,21 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {self.summary['method']}, accuracy {100 * self.accuracy:.2f}%)"
+
+    def _repr_html_(self) -> str:
+        """How notebooks show it: the settings and the accuracies of the models as served and after local
+        epochs."""
+        summary = self.summary
+        rows = {"data": summary["data"], "clients": summary["clients"]}
+        rows |= {"rounds": summary["rounds"], "seed": summary["seed"]}
+        for name, scores in (("served", summary["served"]), ("fine-tuned", summary["finetuned"])):
+            if scores:
+                rows[f"accuracy, {name}"] = (
+                    f"{100 * scores['micro']:.2f}% of all test samples, {100 * scores['mean']:.2f}% mean of clients"
+                )
+        rows["folder"] = self.path
+        cells = "".join(f"<tr><th>{k}</th><td>{escape(str(v))}</td></tr>" for k, v in rows.items())
+        return f"<table><caption>{escape(summary['method'])}</caption>{cells}</table>"
 
     def client(self, number: int) -> ClientModel:
         """This client's final model: `predict(x)` and `probabilities(x)` take samples as stored; the

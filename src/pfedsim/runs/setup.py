@@ -6,24 +6,27 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from pfedsim import backends, models
 from pfedsim import data as datasets
-from pfedsim.core import seeds, server
+from pfedsim.core import seeds
 from pfedsim.core.client import hook
+from pfedsim.core.engine import Engine
 from pfedsim.core.job import Worker
-from pfedsim.core.layout import Layout, layout_of
-from pfedsim.core.method import Fed, Method
-from pfedsim.core.server import Engine
+from pfedsim.core.layout import Layout
+from pfedsim.core.method import Fed, Method, ServerState
+from pfedsim.core.server import Coordinator, Observer, Round, run_rounds
+from pfedsim.core.settings import Settings
+from pfedsim.core.wire import Wire
 from pfedsim.data import partition as partitions
 from pfedsim.data.cache import Tell, quiet
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.federation import ClientData, Federation
+from pfedsim.data.task import Task
 from pfedsim.engines.dropouts import Dropping
 from pfedsim.engines.pool import Pool
 from pfedsim.engines.serial import Serial
@@ -31,27 +34,50 @@ from pfedsim.errors import Error
 from pfedsim.models import pretrained
 from pfedsim.plugin import source_digest
 from pfedsim.runs.config import Config, Digests
+from pfedsim.runs.network import Network
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
+
+    from pfedsim.backends.base import Backend
 
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """One run in memory: what the loops take, and the resolved configuration."""
+    """One run in memory: the server's side, the worker that simulates its clients, and the resolved
+    configuration."""
 
     config: Config
     federation: Federation
-    method: Method
-    fed: Fed
-    kept: Tensor
-    engine: Engine
+    worker: Worker
+    side: Coordinator
     schedule: list[list[int]]
     notice: str
     """why a slower backend runs than the fastest, or nothing"""
 
-    def begin(self) -> server.State:
-        return server.begin(self.method, self.fed, self.kept)
+    @property
+    def method(self) -> Method:
+        return self.side.method
+
+    @property
+    def fed(self) -> Fed:
+        return self.side.fed
+
+    @property
+    def engine(self) -> Engine:
+        return self.side.engine
+
+    def begin(self) -> ServerState:
+        """The server before the first round."""
+        return self.side.begin()
+
+    def rounds(self, server: ServerState) -> Iterator[Round]:
+        """The rounds that are left."""
+        return run_rounds(self.side, self.schedule, server)
+
+    def observed(self, *observers: Observer) -> Session:
+        """The same run, with these told of every client's work and result."""
+        return replace(self, side=replace(self.side, observers=observers))
 
 
 def federate(
@@ -59,6 +85,7 @@ def federate(
 ) -> Federation:
     """The data read (or given) and dealt; `dealt`: a partition's file to take in place of dealing; `tell`
     hears how far a long reading is."""
+    in_memory = data is not None
     data = data or datasets.read(config.data, config.data_dir, config.size, tell)
     _as_stated("data", config.digests.data, data.digest)
     defaults = data.defaults
@@ -102,7 +129,7 @@ def federate(
         ),
         *("minimum", "test", "partition_seed"),
     )
-    return Federation(data, partition, {word: getattr(config, word) for word in words})
+    return Federation(data, partition, {word: getattr(config, word) for word in words}, in_memory)
 
 
 def _as_stated(name: str, stated: str | None, found: str) -> None:
@@ -113,19 +140,49 @@ def _as_stated(name: str, stated: str | None, found: str) -> None:
         )
 
 
-def prepare(config: Config, federation: Federation | None = None, method: Method | None = None) -> Session:
-    """Everything but the rounds themselves; `method`: this very object in place of the one that the
-    configuration describes."""
-    federation = federation or federate(config)
-    stated = config.digests
-    config = config.resolved(federation.data.defaults, federation.clients)
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A run as far as it can be prepared by someone who holds no data."""
+
+    config: Config
+    """with nothing left open"""
+    task: Task
+    method: Method
+    fed: Fed
+    wire: Wire
+    net: Backend
+    notice: str
+
+    def worker(self, samples: ClientData, simulated: bool = False) -> Worker:
+        """Who trains and scores the clients of these samples."""
+        fed, device = self.fed, self.net.device
+        there = replace(fed, layout=fed.layout.to(device), initial=fed.initial.to(device))
+        return Worker(self.method, there, self.net, samples, Wire(self.wire.kept.to(device)), simulated)
+
+    def schedule(self) -> list[list[int]]:
+        """Who is asked to train in each round."""
+        settings = self.fed.settings
+        return seeds.schedule(settings.seed, self.fed.clients, settings.join, settings.rounds)
+
+
+def plan(config: Config, task: Task, clients: int, unseen: int = 0, method: Method | None = None) -> Plan:
+    """Everything that is known without a sample. `clients`: all of them, those that never train included;
+    `method`: this very object in place of the one that the configuration describes."""
+    config = config.resolved(task.defaults, clients)
     method = method or config.method_made()
-    device = _device(config.device)
-    data, settings = federation.data, config.settings()
+    settings = config.settings()
     assert config.model is not None
-    module, layout, initial = initial_model(
-        config.model, config.head, data.shape, len(data.classes), settings.seed
+    network = Network(
+        config.model,
+        config.head,
+        task.shape,
+        len(task.classes),
+        task.mean,
+        task.std,
+        config.backend,
+        config.device,
     )
+    module, layout, initial = network.build(settings.seed)
     weights = None
     if config.pretrained is not None:
         file = pretrained.find(
@@ -133,66 +190,69 @@ def prepare(config: Config, federation: Federation | None = None, method: Method
         )
         initial = pretrained.into(layout, initial, pretrained.load(file), file)
         weights = hashlib.sha256(initial[~layout.head].numpy().tobytes()).hexdigest()
-    digests = Digests(
-        data=federation.data.digest,
-        partition=federation.partition.digest,
-        method=source_digest(type(method)),
-        model=source_digest(type(module)),
-        pretrained=weights,
+    digests = config.digests.model_copy(
+        update={
+            "data": task.digest,
+            "method": source_digest(type(method)),
+            "model": source_digest(type(module)),
+            "pretrained": weights,
+        }
     )
+    _unchanged(config.digests, digests)
+    backend, net, notice = network.on_backend(module, layout)
+    config = config.model_copy(update={"digests": digests, "backend": backend})
+    fed = Fed(clients - unseen, len(task.classes), layout, net, initial, settings)
+    return Plan(config, task, method, fed, Wire(_kept(method, layout, settings)), net, notice)
+
+
+def _unchanged(stated: Digests, found: Digests) -> None:
+    """Refuses other data, sources or weights than the configuration names."""
+    _as_stated("data", stated.data, found.data or "")
     for name in ("method", "model", "pretrained"):
-        if getattr(stated, name) not in (None, getattr(digests, name)):
+        if getattr(stated, name) not in (None, getattr(found, name)):
             what = (
                 "these weights are others"
                 if name == "pretrained"
                 else f"the source of this {name} has changed"
             )
             raise Error(f"digests.{name}: {what}, so the run would not be the same one")
-    config = config.model_copy(update={"digests": digests})
-    over = (-1, *[1] * (len(data.shape) - 1))
-    mean, std = torch.tensor(data.mean).reshape(over), torch.tensor(data.std).reshape(over)
-    backend, notice = backends.choose(config.backend, module, data.shape, config.head, device)
-    config = config.model_copy(update={"backend": backend})
-    net = backends.make(backend, module, layout, config.head, mean, std, data.shape, device)
-    fed = Fed(federation.clients - federation.unseen, len(data.classes), layout, net, initial, settings)
+
+
+def prepare(config: Config, federation: Federation | None = None, method: Method | None = None) -> Session:
+    """Everything but the rounds themselves; `method`: this very object in place of the one that the
+    configuration describes."""
+    federation = federation or federate(config)
+    dealt = config.digests.model_copy(update={"partition": federation.partition.digest})
+    config = config.model_copy(update={"digests": dealt})
+    planned = plan(config, federation.data.task, federation.clients, federation.unseen, method)
+    worker = planned.worker(ClientData(federation), simulated=True)
+    declared = [len(split.train) for split in federation.partition.clients]
+    engine = _engine(planned.config, worker)
+    side = Coordinator(planned.method, planned.fed, planned.wire, engine, declared)
+    return Session(planned.config, federation, worker, side, planned.schedule(), planned.notice)
+
+
+def _kept(method: Method, layout: Layout, settings: Settings) -> Tensor:
+    """What never leaves a client: the method's entries and, with buffers = local, the norm statistics."""
     with hook(method, "keeps"):
         kept = method.keeps(layout)
         if getattr(kept, "shape", None) != layout.head.shape:
             raise TypeError(f"it gave {type(kept).__name__}, expected a mask of {layout.size} entries")
-    kept = kept | (layout.buffers & (settings.buffers == "local"))
-    there = Fed(fed.clients, fed.classes, layout.to(device), net, initial.to(device), settings)
-    site = Worker(method, there, net, ClientData(federation), kept.to(device))
+    return kept | (layout.buffers & (settings.buffers == "local"))
+
+
+def _engine(config: Config, worker: Worker) -> Engine:
+    """Where the clients work, as the configuration asks."""
     workers = config.workers or len(os.sched_getaffinity(0))
-    engine: Engine = Pool(site, workers) if workers > 1 and device.type == "cpu" else Serial(site)
-    if config.dropouts is not None:
-        strange = [
-            i for i in (*config.dropouts.never_clients, *config.dropouts.late_clients) if i >= fed.clients
-        ]
-        if strange:
-            raise Error(f"dropouts names client {strange[0]}: there are clients 0 to {fed.clients - 1}")
-        engine = Dropping(engine, config.dropouts, settings.seed)
-    plan = seeds.schedule(settings.seed, fed.clients, settings.join, settings.rounds)
-    return Session(config, federation, method, fed, kept, engine, plan, notice)
-
-
-def initial_model(
-    name: str, head: str, shape: tuple[int, ...], classes: int, seed: int
-) -> tuple[nn.Module, Layout, Tensor]:
-    """The network, its layout and the vector that every client starts from."""
-    with seeds.torch_seeded(seed, "model"):
-        module = models.build(name, shape, classes)
-    layout = layout_of(module, head)
-    state = module.state_dict()
-    return module, layout, layout.flat({k: state[k] for k in layout.names})
-
-
-def _device(name: str) -> torch.device:
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise Error(
-            f"device {name!r}: torch finds {torch.cuda.device_count()} CUDA devices here; use --device cpu"
-        )
-    return device
+    on_cpu = worker.net.device.type == "cpu"
+    engine: Engine = Pool(worker, workers) if workers > 1 and on_cpu else Serial(worker)
+    if config.dropouts is None:
+        return engine
+    named = (*config.dropouts.never_clients, *config.dropouts.late_clients)
+    strange = [i for i in named if i >= worker.fed.clients]
+    if strange:
+        raise Error(f"dropouts names client {strange[0]}: there are clients 0 to {worker.fed.clients - 1}")
+    return Dropping(engine, config.dropouts, worker.fed.settings.seed)
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pfedsim.data.dataset import DataSet, Defaults
+from pfedsim.data.dataset import DataSet
+from pfedsim.data.task import Defaults
 from pfedsim.errors import Error
 
 FOLDER = "cifar-10-batches-bin"
@@ -29,7 +30,7 @@ def read(folder: Path) -> DataSet:
                 f"binary one: {GET}"
             )
         raise Error(
-            f"no CIFAR-10 in {folder}: {GET}, or put {FOLDER}/ there, or name its place with --data-dir"
+            f"no CIFAR-10 in {folder}: {GET}, or put {FOLDER}/ there, or set data_dir to its folder"
         )
     records = np.concatenate([_records(folder / name) for name in FILES])
     y = records[:, 0].astype(np.int64)

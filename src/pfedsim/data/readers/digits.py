@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pfedsim.data.dataset import DataSet, Defaults
+from pfedsim.data.dataset import DataSet
+from pfedsim.data.task import Defaults
 
 DEFAULTS = Defaults(clients=20, minimum=10, join=0.5, rounds=20)
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from pfedsim.data.cache import Tell, kept, quiet
-from pfedsim.data.dataset import DataSet, Defaults, moments
+from pfedsim.data.dataset import DataSet, moments
 from pfedsim.data.readers.pictures import listed, stacked
+from pfedsim.data.task import Defaults
 from pfedsim.errors import Error
 
 LAYOUTS = ("class", "domain/class", "client/class")

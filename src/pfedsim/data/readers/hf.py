@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from pfedsim.data.dataset import DataSet, moments, suiting
+from pfedsim.data.dataset import DataSet, moments
+from pfedsim.data.task import suiting
 from pfedsim.errors import Error, nearest
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from pfedsim.data.cache import Tell, kept, quiet
-from pfedsim.data.dataset import DataSet, Defaults, moments
+from pfedsim.data.dataset import DataSet, moments
+from pfedsim.data.task import Defaults
 from pfedsim.errors import Error
 
 IMAGES, LABELS = 0x00000803, 0x00000801

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pfedsim.data.dataset import DataSet, suiting
+from pfedsim.data.dataset import DataSet
+from pfedsim.data.task import suiting
 from pfedsim.errors import Error
 
 

@@ -108,8 +108,7 @@ def stacked(
         if pixels.shape != x.shape[1:]:
             (h, w), (first_h, first_w) = pixels.shape[1:], x.shape[2:]
             raise Error(
-                f"{path} is {w} x {h} pixels, others are {first_w} x {first_h}: have them rescaled with "
-                "--size N"
+                f"{path} is {w} x {h} pixels, others are {first_w} x {first_h}: rescale them with size = N"
             )
         x[len(whole)] = pixels
         whole.append(k)

@@ -10,10 +10,11 @@ import numpy as np
 
 from pfedsim.data.cache import Tell, kept, quiet
 from pfedsim.data.catalogue import DOMAINS
-from pfedsim.data.dataset import DataSet, Defaults, moments
+from pfedsim.data.dataset import DataSet, moments
 from pfedsim.data.readers import npz
 from pfedsim.data.readers.folders import Listing, alike, as_data, listing, subfolders
 from pfedsim.data.readers.pictures import listed
+from pfedsim.data.task import Defaults
 from pfedsim.errors import Error
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pfedsim.data.dataset import DataSet, Defaults, suiting
+from pfedsim.data.dataset import DataSet
 from pfedsim.data.readers.folders import alike
+from pfedsim.data.task import Defaults, suiting
 from pfedsim.errors import Error, nearest
 
 MISSING = {"", "?", "na", "n/a", "nan", "null", "none"}

@@ -1,0 +1,54 @@
+"""Settings that the user gave and that cannot change the run: refused, because the user expects an effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pfedsim.errors import Error
+from pfedsim.methods import METHODS
+from pfedsim.runs.config import Config, table_of
+
+PARTITIONS = {  # setting -> the partitions that use it
+    "alpha": ("dirichlet", "dirichlet-plain", "quantity"),
+    "classes_each": ("classes",),
+    "shards_each": ("shards",),
+    "clients_each": ("domain",),
+}
+NEVER_DEFAULT = ("classes_each", "shards_each")  # no data set is dealt by their partitions unless asked
+DEALT = (*PARTITIONS, "minimum", "test")  # what a partition file has settled
+
+
+def refuse_unused(given: Mapping[str, Any], config: Config, methods: Sequence[str] = ()) -> None:
+    """`given`: what was asked for by hand, apart from a configuration file, which may hold more than one run
+    needs; `config`: the configuration that came of it; `methods`: those to compare, if several run."""
+    asked = {name: value for name, value in given.items() if value is not None}
+    if config.partition is not None and config.partition.endswith(".json"):
+        settled = (*DEALT, *(() if config.unseen else ("partition_seed",)))
+        _refuse(asked, config, settled, f"the partition {config.partition}, which says who holds what")
+    for name, kinds in PARTITIONS.items():
+        by_default = config.partition is None and name in NEVER_DEFAULT
+        if by_default or config.partition not in (None, *kinds):
+            partition = (
+                "the data set's own partition" if by_default else f"the partition {config.partition!r}"
+            )
+            _refuse(asked, config, (name,), f"{partition}; it is for {', '.join(kinds)}")
+    if config.device != "cpu":
+        _refuse(asked, config, ("workers",), f"the device {config.device!r}, which one process uses")
+    run = methods or [config.method]
+    used = {table_of(method) for method in run}
+    for name, options in asked.items():
+        if isinstance(options, Mapping) and name in METHODS and name not in used:
+            option, value = next(iter(options.items()), ("", ""))
+            which = (
+                f"methods {', '.join(run)}: leave it out, or add"
+                if methods
+                else f"method {run[0]!r}: leave it out, or choose"
+            )
+            raise Error(f"{name}.{option} = {value!r} has no effect on the {which} the method {name}")
+
+
+def _refuse(asked: Mapping[str, Any], config: Config, names: tuple[str, ...], beside: str) -> None:
+    for name in names:
+        if name in asked:
+            raise Error(f"{name} = {getattr(config, name)!r} has no effect beside {beside}")

@@ -4,10 +4,13 @@ the source itself."""
 from __future__ import annotations
 
 import ast
+import importlib
+import pkgutil
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -16,7 +19,7 @@ from pfedsim.methods import METHODS
 
 ROOT = Path(pfedsim.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-LEAVES = {"errors", "plugin"}
+LEAVES = {"errors", "plugin", "lazy"}
 FOUNDATION = {*LEAVES, "core.seeds", "core.settings", "core.layout", "core.rows"}
 LINE = {*FOUNDATION, "core.method", "core.wire"}
 CORE = {
@@ -27,6 +30,7 @@ EDGES = ("cli", "report", "api", "runs", "experiments", "export", "track")  # wh
 ALLOWED = {  # room -> which of our rooms it may import
     "errors": set(),
     "plugin": {"errors"},
+    "lazy": set(),
     **dict.fromkeys(FOUNDATION - LEAVES, FOUNDATION),
     "core.rows": {*FOUNDATION, "backends"},  # its sums run in native code where there is any
     "core.method": FOUNDATION,
@@ -38,14 +42,25 @@ ALLOWED = {  # room -> which of our rooms it may import
     "core.server": CORE - {"core.server", "core.scoring", "core.tasks"},
     "core.scoring": CORE - {"core.scoring", "core.tasks"},
     "core.tasks": {"errors", "core.job", "core.method", "core.engine", "core.client", "core.scoring"},
-    "core": set(),
+    "core": {"lazy"},
     "methods": {*FOUNDATION, "core.method", "methods"},
-    "data": {"errors", "data"},
+    "data": {*LEAVES, "data"},
     "models": {*LEAVES, "models", "core.layout"},
-    "backends": {"errors", "core.layout", "backends"},
+    "backends": {"errors", "lazy", "core.layout", "backends"},
     "engines": {*CORE, "engines"},
     "dev": {*CORE, "dev", "methods", "models", "backends", "data", "runs"},
 }
+ROOMS = (
+    "backends",
+    "cli",
+    "core",
+    "data",
+    "experiments",
+    "methods",
+    "models",
+    "report",
+    "runs",
+)  # with public names
 FOREIGN = {
     "matplotlib",
     "rich",
@@ -119,7 +134,14 @@ def test_nothing_knows_the_command_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["pfedsim", "pfedsim.methods", "pfedsim.runs.config", "pfedsim.core.method", "pfedsim.models"]
+    "name",
+    [
+        "pfedsim",
+        "pfedsim.methods",
+        "pfedsim.runs.config",
+        "pfedsim.core.method",
+        *(f"pfedsim.{r}" for r in ROOMS),
+    ],
 )
 def test_what_answers_without_torch(name: str) -> None:
     code = f"import sys, {name}; print(sorted(m for m in ('torch', 'sklearn', 'matplotlib') if m in sys.modules))"
@@ -153,11 +175,22 @@ assert "torch" not in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_all_public_names_exist() -> None:
-    for name in pfedsim.__all__:
-        assert getattr(pfedsim, name) is not None
+@pytest.mark.parametrize("name", ["pfedsim", *(f"pfedsim.{room}" for room in ROOMS)])
+def test_all_public_names_exist(name: str) -> None:
+    room = importlib.import_module(name)
+    for public in room.__all__:
+        assert getattr(room, public) is not None
     with pytest.raises(AttributeError, match="nosuch"):
-        _ = pfedsim.nosuch
+        _ = room.nosuch
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_public_name_is_not_hidden_by_a_module(room: str) -> None:
+    """`from pfedsim.runs import execute` would be the module once that is imported, and the name before."""
+    package = importlib.import_module(f"pfedsim.{room}")
+    modules = {m.name for m in pkgutil.iter_modules(package.__path__)}
+    clashes = modules & set(package.__all__)
+    assert all(isinstance(getattr(package, name), ModuleType) for name in clashes)
 
 
 def test_the_interface_and_the_client_loop_stay_small_and_name_no_method() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pfedsim_paper.cells import Store
 from pfedsim_paper.protocol import cell
 from test_cells import record
+
+from pfedsim.experiments import Store
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from pfedsim_paper import as_printed, rho
-from pfedsim_paper.cells import Store
 from pfedsim_paper.protocol import Choice, cell
 from pfedsim_paper.studies import STUDIES
 from test_cells import record
 
-from pfedsim.report.document import Cell, Document, Section, Table, cells, markdown
+from pfedsim.experiments import Store
+from pfedsim.report.document import Document, Entry, Section, Table, entries, markdown
 from pfedsim.report.latex import latex_table
 
 
@@ -28,8 +28,8 @@ def texts(table: Table) -> list[list[str]]:
 
 def test_table_2_has_ours_of_the_four_pairs() -> None:
     rows = [
-        cells("data similarity", "1.00", "0.50", "0.33", "0.00", "1"),
-        cells("WDB", "1.1e-03", "0.2", "0.3", "0.4", "2"),
+        entries("data similarity", "1.00", "0.50", "0.33", "0.00", "1"),
+        entries("WDB", "1.1e-03", "0.2", "0.3", "0.4", "2"),
     ]
     made = only(as_printed.metrics({"20 steps": Table("m", "M", ["measure", *"abcd", "paper"], rows)}))
     assert made.head == ["Metric", *"abcd"]
@@ -64,12 +64,12 @@ def test_table_6_has_sets_across_and_marks_the_best_alone(tmp_path: Path) -> Non
 
 
 def test_table_7_has_seconds_by_set_and_what_was_sent() -> None:
-    time = Table("o", "O", ["method", "wall", "processor"], [cells("FedAvg", "1.90 (0.02)", "9")])
+    time = Table("o", "O", ["method", "wall", "processor"], [entries("FedAvg", "1.90 (0.02)", "9")])
     sent = Table(
         "b",
         "B",
         ["method", "sent", "received, in models", "sent, in models"],
-        [cells("FedAvg", "9 kB", "1.06", "1.00")],
+        [entries("FedAvg", "9 kB", "1.06", "1.00")],
     )
     made = only(as_printed.overhead({"CIFAR-10": (time, sent), "EMNIST": (time, sent)}))
     assert texts(made) == [["FedAvg", "1.90 (0.02)", "1.90 (0.02)", "1.06", "1.00"]]
@@ -81,8 +81,8 @@ def test_table_7_has_seconds_by_set_and_what_was_sent() -> None:
 
 def test_table_8_ends_with_the_average() -> None:
     rows = [
-        [*cells("FedAvg", "10.00"), Cell("20.00", "best"), *cells("15.00", "99.00", "42")],
-        cells("pFedSim", *"12345"),
+        [*entries("FedAvg", "10.00"), Entry("20.00", "best"), *entries("15.00", "99.00", "42")],
+        entries("pFedSim", *"12345"),
     ]
     table = Table("d", "D", ["method", "real", "sketch", "average", "after local epochs", "seeds"], rows)
     made = only(as_printed.domains({"PACS": (table, "9,991 samples")}))

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 from pfedsim_paper import protocol
-from pfedsim_paper.cells import Cell, Record, Store, read
 from pfedsim_paper.protocol import Choice, cell, grid
-from pfedsim_paper.runner import plan
 
 from pfedsim.errors import Error
+from pfedsim.experiments import Cell, Record, Store, plan, read
 
 
 def record(of: Cell, micro: float = 0.5, seconds: float = 10.0, **found: Any) -> Record:

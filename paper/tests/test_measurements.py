@@ -264,7 +264,7 @@ def test_lengths_are_three_readings_of_twenty_iterations() -> None:
 
 
 def test_unused_paths_are_not_created(tmp_path: Path) -> None:
-    from pfedsim_paper.cells import Store
+    from pfedsim.experiments import Store
 
     assert Store(tmp_path / "none").records(cka.plan(Choice())) == []
     assert not (tmp_path / "none").exists()

@@ -4,13 +4,13 @@ them."""
 from __future__ import annotations
 
 import pytest
-from pfedsim_paper.cells import Store
 from pfedsim_paper.claims import stated
 from pfedsim_paper.evidence import Evidence
 from pfedsim_paper.paper import paper, printed, wrong
 from pfedsim_paper.protocol import Choice
 from pfedsim_paper.verdicts import CHECKS
 
+from pfedsim.experiments import Store
 from pfedsim.methods import METHODS
 
 

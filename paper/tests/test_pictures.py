@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from pfedsim_paper import gaps, overhead, privacy, similarity
-from pfedsim_paper.cells import Record, Store
 from pfedsim_paper.protocol import Choice, cell
 from pfedsim_paper.studies import STUDIES
 from test_cells import record
 
+from pfedsim.experiments import Record, Store
 from pfedsim.report.document import Document, Figure
 
 
@@ -49,7 +49,7 @@ def test_clients_are_drawn_by_domain_where_there_are_domains(
     assert made["clients-pacs"].title == "PACS: each client's accuracy as served, domain by domain"
     seen: dict[str, Any] = {}
     monkeypatch.setattr(
-        "pfedsim.report.plots.columns", lambda values, path, *_: seen.update(values) or path
+        "pfedsim.report.plots.scattered", lambda values, path, *_: seen.update(values) or path
     )
     made["clients-pacs"].draw(tmp_path / "a.png", 7.5)
     assert seen == {
@@ -81,10 +81,10 @@ def test_clients_dealt_within_domains_are_not_called_given(store: Store) -> None
 
 
 def test_columns_of_points_are_drawn_wide_and_narrow(tmp_path: Path) -> None:
-    from pfedsim.report.plots import columns
+    from pfedsim.report.plots import scattered
 
     for width in (7.5, 4.2):
-        assert columns(
+        assert scattered(
             {"a": {"x": [1.0, 2.0], "y": [3.0]}, "b": {"y": [2.0]}}, tmp_path / f"{width}.png", width, "%"
         ).is_file()
 

@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pfedsim_paper import accuracy, gaps, overhead, privacy, rho, shortcomings, speed
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Record, Store
 from pfedsim_paper.command import NAMES, reproduce
 from pfedsim_paper.protocol import Choice, cell
 from pfedsim_paper.studies import STUDIES
@@ -19,9 +17,10 @@ from test_cells import record
 
 from pfedsim.cli.options import numbers
 from pfedsim.errors import Error
+from pfedsim.experiments import Cell, Record, Store
 from pfedsim.report.document import (
-    Cell,
     Document,
+    Entry,
     Figure,
     Section,
     Table,
@@ -29,10 +28,10 @@ from pfedsim.report.document import (
     html,
     markdown_table,
     ranked,
-    terminal,
     write,
 )
 from pfedsim.report.latex import latex_table
+from pfedsim.report.screen import terminal
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -116,7 +115,7 @@ def test_what_the_pixels_scale_does_to_training_is_told(store: Store) -> None:
         "mean": [0.5, 0.5],
         "train_loss": [2.02, 0.97],
     }  # 2 and 1 with pixels of 0..1
-    store.put(record(Run(plain.words, plain.kind, (("pixels", "0..255"),)), 0.8, curve=curve))
+    store.put(record(Cell(plain.words, plain.kind, (("pixels", "0..255"),)), 0.8, curve=curve))
     assert gaps.losses_apart(store, Choice(), "cifar10") == pytest.approx(0.03)
 
 
@@ -151,8 +150,8 @@ def test_best_and_second_are_told_by_the_numbers_as_printed() -> None:
 
 def table() -> Table:
     rows = [
-        [Cell("A_1"), Cell("50.00 (1.00)", "best", 50.0), Cell("5%")],
-        [Cell("B|<i>"), Cell("40.00", "second", 40.0), Cell("-")],
+        [Entry("A_1"), Entry("50.00 (1.00)", "best", 50.0), Entry("5%")],
+        [Entry("B|<i>"), Entry("40.00", "second", 40.0), Entry("-")],
     ]
     return Table(
         "t",
@@ -187,7 +186,7 @@ def test_the_forms_of_a_table(tmp_path: Path) -> None:
 
 
 def test_sentences_go_on_over_pages_in_latex() -> None:
-    tex = latex_table(replace(table(), prose=True, rows=[[Cell("a"), Cell('he said "yes"'), Cell("b")]]))
+    tex = latex_table(replace(table(), prose=True, rows=[[Entry("a"), Entry('he said "yes"'), Entry("b")]]))
     assert r"\begin{longtable}{p{0.1\textwidth}*{2}{p{0.38\textwidth}}}" in tex
     assert "he said ``yes''" in tex
 
@@ -195,10 +194,10 @@ def test_sentences_go_on_over_pages_in_latex() -> None:
 def test_a_sentence_in_the_first_column_leaves_room_for_numbers() -> None:
     rows = [
         [
-            Cell("a cause that takes a whole sentence to be named in full " * 2),
-            Cell("1.00"),
-            Cell("2.00"),
-            Cell("3.00"),
+            Entry("a cause that takes a whole sentence to be named in full " * 2),
+            Entry("1.00"),
+            Entry("2.00"),
+            Entry("3.00"),
         ]
     ]
     (shown,) = terminal(Table("t", "T", ["what", "one", "two", "three"], rows), 80)
@@ -210,7 +209,7 @@ def test_a_table_on_the_screen_keeps_its_first_column() -> None:
         "t",
         "T",
         ["pair", *map(str, range(10))],
-        [[Cell("(i, j)"), *[Cell("0.50")] * 10]],
+        [[Entry("(i, j)"), *[Entry("0.50")] * 10]],
         groups=[("cosine", 10)],
     )
     parts = terminal(wide, 40)

@@ -6,18 +6,19 @@ import signal
 import subprocess
 import sys
 import time
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from pfedsim_paper import measure
-from pfedsim_paper.cells import Store, read
-from pfedsim_paper.packing import unpacked
+from pfedsim_paper.command import run_missing
 from pfedsim_paper.protocol import Choice, cell
-from pfedsim_paper.runner import carry_out
+from rich.console import Console
 
-from pfedsim.runs.execute import execute
+from pfedsim.experiments import Store, read, unpacked
+from pfedsim.runs.execute import Progress, execute
 from pfedsim.runs.reader import Run
 from pfedsim.runs.setup import federate
 
@@ -44,12 +45,12 @@ def test_a_killed_study_goes_on_where_it_was(tmp_path: Path) -> None:
     words += [w for k in ("clients=6", "minimum=40", "rounds=15", "epochs=4") for w in ("--set", k)]
     results = tmp_path / "results"
     study = subprocess.Popen(reproduce(*words, cwd=tmp_path), stdout=subprocess.DEVNULL)
-    while not list(results.rglob("*.json")):
+    while not list(results.glob("digits/*.json")):
         assert study.poll() is None
         time.sleep(0.02)
     study.send_signal(signal.SIGKILL)
     study.wait()
-    (first,) = results.rglob("*.json")  # the second was on its way
+    (first,) = results.glob("digits/*.json")  # the second was on its way
     kept, written = first.read_bytes(), first.stat().st_mtime_ns
     dry = subprocess.run(
         reproduce(*words, "--dry-run", cwd=tmp_path), capture_output=True, text=True, check=True
@@ -73,7 +74,7 @@ def test_a_killed_study_goes_on_where_it_was(tmp_path: Path) -> None:
     ).stdout
     assert "1/1  digits/dir0.5-pfedsim" in again
     assert (first.read_bytes(), first.stat().st_mtime_ns) == (kept, written)
-    assert len(list(results.rglob("*.json"))) == 2
+    assert len(list(results.glob("digits/*.json"))) == 2
     assert {p.suffix for p in (tmp_path / "out").iterdir() if p.is_file()} == {
         ".md",
         ".tex",
@@ -82,7 +83,7 @@ def test_a_killed_study_goes_on_where_it_was(tmp_path: Path) -> None:
         ".html",
     }
     assert {p.suffix for p in (tmp_path / "out" / "figures").iterdir()} == {".png", ".svg"}
-    second = next(p for p in results.rglob("*pfedsim*.json"))
+    second = next(p for p in results.glob("digits/*pfedsim*.json"))
     by_hand = execute(read(second).cell.config.model_copy(update={"workers": 2}))
     assert read(second).found["models_digest"] == by_hand.summary["models_digest"]
 
@@ -96,8 +97,9 @@ def test_a_cell_that_cannot_run_is_named_and_the_others_run(
     right = cell("digits", "fedavg", 0.5, 42, QUICK)
     without_data = [cell("cifar10", "fedavg", 0.5, seed, QUICK) for seed in (42, 43)]
     monkeypatch.setenv("PFEDSIM_DATA", str(tmp_path / "nowhere"))
-    said: list[str] = []
-    failed = carry_out([wrong, *without_data, right], store, 1, said.append)
+    console = Console(record=True, width=400, file=StringIO())
+    failed = run_missing([wrong, *without_data, right], store, 1, console)
+    said = console.export_text().splitlines()
     assert list(failed) == [*(c.name for c in without_data), wrong.name]
     assert "raise epochs" in failed[wrong.name]
     assert "no cifar10 in" in failed[without_data[1].name]
@@ -107,7 +109,9 @@ def test_a_cell_that_cannot_run_is_named_and_the_others_run(
 
 def test_what_is_kept_of_a_run_is_what_the_run_found(tmp_path: Path) -> None:
     one = cell("digits", "pfedsim", 0.5, 42, QUICK)
-    path = Store(tmp_path).put(measure.carry_out(one))
+    store = Store(tmp_path)
+    measure.execute(store, one)
+    path = store.path(one)
     assert path.stat().st_size < 5000
     found, made = read(path).found, read(path).made
     federation = federate(one.config)
@@ -135,13 +139,55 @@ def test_what_is_kept_of_a_run_is_what_the_run_found(tmp_path: Path) -> None:
     assert np.isfinite(matrix).sum() == sum(len(pairs.row(i)) for i in range(6))
 
 
+def test_a_killed_study_continues_inside_the_run_it_was_in(tmp_path: Path) -> None:
+    one = cell("digits", "pfedsim", 0.5, 42, QUICK)
+    whole, stopped = Store(tmp_path / "whole"), Store(tmp_path / "stopped")
+    measure.execute(whole, one)
+
+    def stop(done: Progress) -> None:
+        if done.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure.execute(stopped, one, stop)
+    assert stopped.find(one) is None
+    rounds: list[int] = []
+    measure.execute(stopped, one, lambda done: rounds.append(done.round))
+    assert min(rounds) == 3  # rounds 1 and 2 are not run again
+    first, second = whole.find(one), stopped.find(one)
+    assert first is not None
+    assert second is not None
+    assert (first.found, first.settings) == (second.found, second.settings)
+    assert not stopped.run_folder(one).exists()
+    stopped.tidy()
+    assert [p.name for p in (tmp_path / "stopped").iterdir()] == ["digits"]
+
+
+def test_a_run_of_other_software_starts_again(tmp_path: Path) -> None:
+    one, store = cell("digits", "fedavg", 0.5, 42, QUICK), Store(tmp_path)
+
+    def stop(done: Progress) -> None:
+        if done.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure.execute(store, one, stop)
+    for checkpoint in (store.run_folder(one) / "checkpoint").iterdir():
+        checkpoint.write_bytes(b"damaged")
+    (store.run_folder(one) / "config.toml").write_text("rounds = 3")
+    measure.execute(store, one)
+    found = store.find(one)
+    assert found is not None
+    assert found.found["curve"]["round"] == [2, 4]
+
+
 def test_the_choice_reaches_the_report(tmp_path: Path) -> None:
     from pfedsim_paper import accuracy
 
     store = Store(tmp_path)
     choice = Choice(data=("digits",), methods=("local", "fedavg"), alphas=(0.5,), settings=QUICK)
     for one in accuracy.plan(choice):
-        store.put(measure.carry_out(one))
+        measure.execute(store, one)
     document = accuracy.report(store, choice)
     table = next(t for t in document.tables() if t.name == "accuracy-digits")
     assert [row[0].text for row in table.rows] == ["Local-Only", "FedAvg"]
@@ -184,7 +230,7 @@ def test_a_folder_of_ones_own_domains_is_studied(tmp_path: Path, monkeypatch: py
     assert {c.words["clients"] for c in cells} == {40}
     store = Store(tmp_path / "results")
     for one in cells:
-        store.put(measure.carry_out(one))
+        measure.execute(store, one)
     document = domains.report(store, choice)
     table = next(t for t in document.tables() if t.name == "domains-mine")
     assert list(table.head[1:3]) == ["ink", "paint"]

@@ -4,6 +4,8 @@ right."""
 import difflib
 from collections.abc import Iterable
 
+__all__ = ["Error", "HookError", "Notice", "Unreadable", "nearest"]
+
 
 class Error(Exception):
     """Something the user can put right. The command line prints it and exits with 2."""

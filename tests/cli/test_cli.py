@@ -115,6 +115,7 @@ def test_run_show_and_run_again(tmp_path):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes(), name
     shown = pfedsim("show", "first", "second", cwd=tmp_path)
     pictures = [line for line in shown.stdout.splitlines() if line.endswith(".png")]
+    assert not (tmp_path / "first" / "figures").exists()
     assert {p.rpartition("/")[2] for p in pictures} >= {"curves.png", "clients.png"}
     for picture in pictures:
         assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
@@ -166,7 +167,16 @@ def test_an_edited_method_is_not_served_from_an_old_run(tmp_path):
     (tmp_path / "mine.py").write_text(source.replace("1 *", "2 *"))
     done = pfedsim(*words, cwd=tmp_path, check=False)
     assert done.returncode == 2
-    assert "other settings" in done.stderr
+    assert "the code of mine.py:Mine has changed since side/mine-seed42 was run" in done.stderr
+    assert "--rerun mine.py:Mine" in done.stderr
+    alone = tmp_path / "side" / "local-only-seed42" / "summary.json"
+    before = alone.stat().st_mtime_ns
+    old = (tmp_path / "side" / "mine-seed42" / "config.toml").read_text()
+    pfedsim(*words, "--rerun", "mine.py:Mine", cwd=tmp_path)
+    assert alone.stat().st_mtime_ns == before
+    assert (tmp_path / "side" / "mine-seed42" / "config.toml").read_text() != old
+    done = pfedsim(*words, "--rerun", "fedavg", cwd=tmp_path, check=False)
+    assert "--rerun fedavg: it is not among the methods compared" in done.stderr
 
 
 @pytest.mark.parametrize(

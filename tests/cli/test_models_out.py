@@ -74,7 +74,6 @@ def test_all_clients_at_once(run: Run, tmp_path: Path) -> None:
         (["predict", "RUN", "x.png"], "is not an exported model: it has no config.json"),
         (["predict", "RUN", "x.png", "--format", "xml"], "table, csv or json"),
         (["watch", "nowhere"], "there is no folder nowhere"),
-        (["show", "--html", "RUN", "RUN"], "a page of one run, not of 2"),
     ],
 )
 def test_wrong_words_get_one_sentence(run: Run, tmp_path: Path, arguments: list[str], says: str) -> None:

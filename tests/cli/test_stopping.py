@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pfedsim.cli import app, main
+from pfedsim.cli import main
+from pfedsim.cli.folders import make_room
 from pfedsim.errors import Error
 
 QUICK = [
@@ -117,6 +118,28 @@ def test_a_killed_run_takes_its_workers_along(tmp_path: Path) -> None:
     until(lambda: not any(map(alive, workers)), 10)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_comparison_leaves_nothing_running_and_continues(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    words = ["compare", *QUICK, "--methods", "fedavg", "--workers", "2", "--out", "side"]
+    command = Command(*words, "--rounds", "100000", cwd=tmp_path)
+    runs = [tmp_path / "side" / name for name in ("local-only-seed42", "fedavg-seed42")]
+    until(lambda: all(any((run / "checkpoint").glob("*.json")) for run in runs))
+    workers = workers_of(command.pid)
+    assert len(workers) == 2  # a process for each run
+    os.kill(command.pid, number)
+    ended, said = command.wait()
+    until(lambda: not any(map(alive, workers)), 10)
+    if number != signal.SIGKILL:
+        assert ended == (130 if number == signal.SIGINT else 143), said
+        assert "pfedsim: stopped; the same command goes on" in said
+    command = Command(*words, "--rounds", "100000", cwd=tmp_path)
+    until(lambda: all('"resumed": true' in (run / "timings.jsonl").read_text() for run in runs))
+    os.kill(command.pid, signal.SIGTERM)
+    command.wait()
+
+
 def test_an_existing_folder_needs_a_word(tmp_path: Path) -> None:
     words = ["run", *QUICK, "--method", "fedavg", "--rounds", "3", "--out", "run"]
     assert Command(*words, "--quiet", cwd=tmp_path).wait() == (0, "run\n")
@@ -153,14 +176,12 @@ def test_on_a_terminal_it_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     for stream in ("stdin", "stdout"):
         monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True, raising=False)
     monkeypatch.setattr(typer, "prompt", lambda *_, **__: answer)
-    from pfedsim.cli.app import _make_room
-
     monkeypatch.chdir(tmp_path)
     if answer == "quit":
         with pytest.raises(typer.Exit):
-            _make_room(Path("run"), False, False)
+            make_room(Path("run"), False, False)
     else:
-        assert _make_room(Path("run"), False, False) == (answer == "resume")
+        assert make_room(Path("run"), False, False) == (answer == "resume")
     assert (tmp_path / "run").exists() == (answer != "fresh")
 
 
@@ -169,11 +190,11 @@ def test_fresh_deletes_nothing_that_holds_no_run(tmp_path: Path) -> None:
     (paper / "figures").mkdir(parents=True)
     (paper / "table.tex").write_text("mine")
     with pytest.raises(Error, match="holds more than a run"):
-        app._make_room(paper, resume=False, fresh=True)
+        make_room(paper, resume=False, fresh=True)
     real.mkdir()
     (real / "timings.jsonl").touch()
     link.symlink_to(real)
     with pytest.raises(Error, match="is a link"):
-        app._make_room(link, resume=False, fresh=True)
+        make_room(link, resume=False, fresh=True)
     assert (paper / "table.tex").is_file()
     assert (real / "timings.jsonl").is_file()

@@ -7,12 +7,15 @@ import statistics
 
 import numpy as np
 import pytest
-from rich.text import Text
+from rich.console import Console
 from safetensors.numpy import save_file
 
+from pfedsim.errors import Error
 from pfedsim.experiments.compare import Comparison
-from pfedsim.report import formats
-from pfedsim.report.tables import Column, caption, columns, comparison_tables, places
+from pfedsim.report.comparison import caption, client_csv, columns, long_csv, rows, tables, verdict
+from pfedsim.report.document import markdown_table, ranked
+from pfedsim.report.latex import latex
+from pfedsim.report.screen import terminal
 from pfedsim.runs.reader import Run
 
 SIZES = (4, 10, 6)
@@ -70,8 +73,8 @@ def comparison(tmp_path, right=RIGHT, tuned=None):
 
 
 def column(made, heading):
-    (found,) = [c for c in columns(made) if c.heading.replace("\n", " ") == heading]
-    return dict(zip(made.methods, found.cells, strict=True))
+    (found,) = [c for c in columns(made) if c.heading == heading]
+    return dict(zip(made.methods, [entry.text for entry in found.entries], strict=True))
 
 
 def mean_std(by_seed, figure):
@@ -139,70 +142,119 @@ def test_differences_are_of_the_same_kind_of_model_on_both_sides(tmp_path):
 def test_without_fedavg_nothing_is_measured_against_it(tmp_path):
     made = comparison(tmp_path, {m: by for m, by in RIGHT.items() if m != "FedAvg"})
     assert not any("FedAvg" in c.heading for c in columns(made))
-    assert "FedAvg" not in formats.markdown(made)
+    assert not any("FedAvg" in markdown_table(table) for table in tables(made))
 
 
 @pytest.mark.parametrize(
-    ("ranks", "expected"),
+    ("values", "expected"),
     [
-        ([0.5, 0.7, 0.6, 0.1], [2, 0, 1, 2]),
-        ([0.7, 0.7, 0.6], [0, 0, 1]),  # equal is equally good
-        ([0.70001, 0.70004, 0.6], [0, 0, 1]),  # equal as printed
-        ([0.7, float("nan"), 0.6], [0, 2, 1]),
-        (None, [2, 2, 2]),
+        ([50, 70, 60, 10], ["", "best", "second", ""]),
+        ([70, 70, 60], ["best", "best", "second"]),  # equal is equally good
+        ([70.001, 70.004, 60], ["best", "best", "second"]),  # equal as printed
+        ([70, None, 60], ["best", "", "second"]),
+        ([0, 0, 0], ["", "", ""]),  # nobody is best
+        ([0, 0, 0, 12], ["", "", "", "best"]),  # three are not second
+        ([0, 0], ["", ""]),
+        ([3], ["best"]),
     ],
 )
-def test_best_and_second_are_told_by_the_printed_number(ranks, expected):
-    assert places(Column("", "", ["x"] * len(expected), ranks)) == expected
+def test_best_and_second_are_told_by_the_printed_number(values, expected):
+    assert [entry.mark for entry in ranked(values, ["x"] * len(values))] == expected
 
 
-def rows(markdown):
+def cells_of(markdown):
     lines = [line for line in markdown.splitlines() if line.startswith("| ")]
     cells = [[c.strip() for c in line.strip("|").split("|")] for line in lines]
     return {first: dict(zip(cells[0][1:], rest, strict=True)) for first, *rest in cells[1:]}
 
 
 def test_markdown_has_the_best_bold_and_the_second_underlined(tmp_path):
-    found = rows(formats.markdown(comparison(tmp_path)))
-    shown = {m: found[m]["served: all samples"] for m in found}
-    assert shown == {
+    accuracy, clients, *_ = map(cells_of, map(markdown_table, tables(comparison(tmp_path))))
+    assert {m: accuracy[m]["served: all samples"] for m in accuracy} == {
         "Local-Only": "<u>60.00 (7.07)</u>",
         "FedAvg": "57.50 (3.54)",
         "pFedSim": "**77.50 (3.54)**",
     }
-    assert found["pFedSim"]["worse off than alone"] == "17%"
+    assert clients["pFedSim"]["worse off than alone"] == "17%"
 
 
 def test_latex_has_the_same_cells_and_escapes_percent(tmp_path):
-    lines = formats.latex(comparison(tmp_path)).splitlines()
+    lines = latex(tables(comparison(tmp_path), ["served", "worse-off"]), "By hand").splitlines()
+    assert lines[:2] == [r"% needs \usepackage{booktabs}", "% By hand"]
     body = lines[lines.index(r"\midrule") + 1 : lines.index(r"\bottomrule")]
-    cells = {line.split(" & ")[0]: line.removesuffix(r" \\").split(" & ") for line in body}
-    assert {m: c[1] for m, c in cells.items()} == {
-        "Local-Only": r"\underline{60.00 (7.07)}",
-        "FedAvg": "57.50 (3.54)",
-        "pFedSim": r"\textbf{77.50 (3.54)}",
-    }
-    assert r"17\%" in cells["pFedSim"]
-    assert lines[0] == r"% needs \usepackage{booktabs}"
-    assert lines[2] == rf"\begin{{tabular}}{{l{'r' * (len(cells['FedAvg']) - 1)}}}"
+    cells = [line.removesuffix(r" \\").split(" & ") for line in body]
+    assert cells == [
+        ["Local-Only", r"\underline{60.00 (7.07)}", "-"],
+        ["FedAvg", "57.50 (3.54)", r"50\%"],
+        ["pFedSim", r"\textbf{77.50 (3.54)}", r"17\%"],
+    ]
 
 
-def test_the_terminal_has_the_same_marks(tmp_path):
-    accuracy = comparison_tables(comparison(tmp_path))[0]
-    cells = list(accuracy.columns[1].cells)
-    assert all(isinstance(cell, Text) for cell in cells)
-    assert [(cell.plain, cell.style) for cell in cells] == [
+def test_the_terminal_has_the_same_marks_and_cuts_nothing(tmp_path):
+    made = comparison(tmp_path, tuned=TUNED)
+    for table in tables(made):
+        for part in terminal(table, 80):
+            console = Console(width=80)
+            with console.capture() as said:
+                console.print(part)
+            assert "…" not in said.get()
+            for method in RIGHT:
+                assert method in said.get()
+    (accuracy,) = terminal(tables(comparison(tmp_path / "served"))[0], 80)
+    assert [(cell.plain, cell.style) for cell in accuracy.columns[1].cells] == [
         ("60.00 (7.07)", "underline"),
         ("57.50 (3.54)", ""),
         ("77.50 (3.54)", "bold"),
     ]
 
 
+def test_columns_are_chosen_by_name(tmp_path):
+    made = comparison(tmp_path)
+    (chosen,) = tables(made, ["minus-local", "served"])
+    assert list(chosen.head) == ["method", "served: minus Local-Only", "served: all samples"]
+    with pytest.raises(Error, match="did you mean 'served'"):
+        tables(made, ["servd"])
+    with pytest.raises(Error, match="--columns tuned: these runs have no such"):
+        tables(made, ["tuned"])
+
+
+def test_the_sentence_has_the_interval_of_the_table(tmp_path):
+    made = comparison(tmp_path, tuned=TUNED)
+    interval = column(made, "served: minus Local-Only")["pFedSim"].partition(" ")[2]
+    assert (
+        f"pFedSim is best of the joined methods and 17.5 points above training alone (95% interval {interval})"
+        in verdict(made)
+    )
+
+
+def test_rows_have_the_number_behind_every_column(tmp_path):
+    found = {row["method"]: row for row in rows(comparison(tmp_path))}
+    assert found["pFedSim"]["served"] == pytest.approx(77.5)
+    assert found["pFedSim"]["minus-local"] == pytest.approx(17.5)
+    assert found["Local-Only"]["minus-local"] is None
+
+
+def test_every_file_is_read_once(tmp_path, monkeypatch):
+    """A comparison's tables, sentence and files, all from one reading of each run's clients and predictions."""
+    made = comparison(tmp_path, tuned=TUNED)
+    read = []
+    for name in ("clients", "hits"):
+        before = getattr(Run, name)
+        monkeypatch.setattr(
+            Run,
+            name,
+            lambda run, *model, b=before, n=name: read.append((run.path, n, *model)) or b(run, *model),
+        )
+    for _ in range(2):
+        tables(made)
+        verdict(made)
+        client_csv(made)
+    assert len(read) == len(set(read)) == 6 * 3  # each run: clients.csv, hits as served and after epochs
+
+
 def test_gains_csv_has_a_row_for_every_client_of_every_run(tmp_path):
     made = comparison(tmp_path)
-    formats.write_all(made, tmp_path / "out")
-    with open(tmp_path / "out" / "gains.csv", newline="") as file:
-        found = list(csv.DictReader(file))
+    found = list(csv.DictReader(client_csv(made).splitlines()))
     assert len(found) == 3 * 2 * 3
     for row in found:
         method, seed, i = row["method"], int(row["seed"]), int(row["client"])
@@ -216,7 +268,7 @@ def test_gains_csv_has_a_row_for_every_client_of_every_run(tmp_path):
 
 
 def test_table_csv_has_numbers_not_cells(tmp_path):
-    found = list(csv.DictReader(formats.long_csv(comparison(tmp_path, tuned=TUNED)).splitlines()))
+    found = list(csv.DictReader(long_csv(comparison(tmp_path, tuned=TUNED)).splitlines()))
     value = {(r["method"], r["seed"], r["model"], r["figure"]): float(r["value"]) for r in found}
     assert value["pFedSim", "2", "served", "micro"] == pytest.approx(0.8)
     assert value["FedAvg", "1", "finetuned", "mean"] == pytest.approx((4 / 4 + 8 / 10 + 5 / 6) / 3)

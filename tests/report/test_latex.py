@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pfedsim.report.document import Cell, Table
+from pfedsim.report.document import Entry, Table
 from pfedsim.report.latex import escaped, latex, latex_table
 
 NASTY = '<a> ^ ~ {b} \\c `d_e` "f" & % # $ | [*] ` g_h −1 †'
@@ -33,11 +33,11 @@ def test_words_are_printed_as_they_are_meant(text: str, code: str) -> None:
 
 
 def tables() -> list[Table]:
-    rows = [[Cell("[a]"), Cell(NASTY, "best")], [Cell("*"), Cell("2", "second")]]
+    rows = [[Entry("[a]"), Entry(NASTY, "best")], [Entry("*"), Entry("2", "second")]]
     plain = Table(
         "t", "T & %", ["x_1", "y^2"], rows, groups=[("{g}", 1)], rules=[1], notes=["† why <"], bars=[1]
     )
-    return [plain, Table("p", "P", ["a", "b"], [[Cell("[x]"), Cell(NASTY)]], prose=True)]
+    return [plain, Table("p", "P", ["a", "b"], [[Entry("[x]"), Entry(NASTY)]], prose=True)]
 
 
 def test_a_file_says_which_packages_it_needs() -> None:

@@ -99,7 +99,7 @@ def test_a_run_without_similarities_or_second_score_has_a_page_too(
     (plain.path / "events.jsonl").write_text(
         '{"event": "rejected", "round": 0, "client": 2, "why": "a <value> & more"}\n'
     )
-    path = write(plain, tmp_path / "elsewhere")
+    path = write([plain], tmp_path / "elsewhere")
     assert path == tmp_path / "elsewhere" / "report.html"
     reader = read(path.read_text())
     assert "Who resembles whom" not in reader.text

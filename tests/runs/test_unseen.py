@@ -68,10 +68,7 @@ def test_a_run_reports_them_apart(tmp_path: Path) -> None:
     assert again.summary == run.summary
     from pfedsim.report.tables import run_table
 
-    assert [c.header for c in run_table([run]).columns][-2:] == [
-        "2 unseen:\nserved",
-        "2 unseen:\n+1 epochs",
-    ]
+    assert list(run_table([run]).head[-2:]) == ["2 unseen: served", "2 unseen: +1 epochs"]
 
 
 def test_without_them_nothing_changes() -> None:

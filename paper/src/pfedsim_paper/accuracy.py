@@ -7,15 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from pfedsim.report.document import Cell, Document, Figure, Section, Table, cells, ranked
-from pfedsim.report.tables import size
+from pfedsim.experiments import Cell, Record, Store, unpacked
+from pfedsim.report import Document, Entry, Figure, Section, Table, entries, ranked, size
 from pfedsim_paper import as_printed
 from pfedsim_paper import grid as grids
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Record, Store
 from pfedsim_paper.each_client import clients
 from pfedsim_paper.grid import CLIENTS, MICRO, TUNED, TUNED_CLIENTS, Runs, dealt, points, set_name, title
-from pfedsim_paper.packing import unpacked
 from pfedsim_paper.paper import printed
 from pfedsim_paper.protocol import OF_THE_PAPER, Choice, as_large_as_printed, grid
 
@@ -26,7 +23,7 @@ def defaults(choice: Choice) -> Choice:
     return choice.of(full_data=OF_THE_PAPER)
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     return grid(defaults(choice))
 
 
@@ -101,7 +98,7 @@ BOTH_KINDS = (
 
 def _beside(data: str, found: Found) -> Table:
     methods = list(next(iter(found.values())))
-    columns: list[list[Cell]] = [cells(*map(title, methods))]
+    columns: list[list[Entry]] = [entries(*map(title, methods))]
     known = any(printed("accuracy", m, data, alpha) for m in methods for alpha in found)
     same = known and as_large_as_printed(_first(found).cell)  # else only the order can be compared
     head = ["ours", *(["paper"] if known else []), *(["difference"] if same else []), "seeds"]
@@ -122,7 +119,7 @@ def _beside(data: str, found: Found) -> Table:
                     for a, t in zip(means, theirs, strict=True)
                 ]
             )
-        columns.append(cells(*(by[m].seeds for m in methods)))
+        columns.append(entries(*(by[m].seeds for m in methods)))
     return Table(
         f"accuracy-{data}",
         (
@@ -137,15 +134,15 @@ def _beside(data: str, found: Found) -> Table:
 
 
 def _kinds(data: str, alpha: float | None, by: Mapping[str, Runs]) -> Table:
-    def scores(path: tuple[str, ...]) -> list[Cell]:
+    def scores(path: tuple[str, ...]) -> list[Entry]:
         return ranked([r.mean(path) for r in by.values()], [r.text(path) for r in by.values()])
 
-    worst = cells(*(r.text(("served", "worst_tenth")) for r in by.values()))
+    worst = entries(*(r.text(("served", "worst_tenth")) for r in by.values()))
     alone = by.get("local", Runs({}))
     shares = [None if m == "local" else grids.worse_off(r, alone) for m, r in by.items()]
-    worse = [Cell("-") if s is None else Cell(f"{100 * s:.0f}%", value=s) for s in shares]
+    worse = [Entry("-") if s is None else Entry(f"{100 * s:.0f}%", value=s) for s in shares]
     columns = [
-        cells(*map(title, by)),
+        entries(*map(title, by)),
         scores(MICRO),
         scores(CLIENTS),
         worst,
@@ -155,7 +152,7 @@ def _kinds(data: str, alpha: float | None, by: Mapping[str, Runs]) -> Table:
     ]
     for way in ("down", "up"):
         counts = [r.number(f"bytes_{way}_per_client_round") for r in by.values()]
-        columns.append([Cell("-") if c is None else Cell(size(c), value=c) for c in counts])
+        columns.append([Entry("-") if c is None else Entry(size(c), value=c) for c in counts])
     return Table(
         f"kinds-{data}-{alpha or 0:g}",
         (
@@ -196,7 +193,7 @@ def curves(data: str, found: Found) -> Figure:
             panels[name], limits[name] = near, (best - CLOSE, best + 1)
 
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import lines
+        from pfedsim.report import lines
 
         return lines(panels, path, width, "round", "accuracy as served, %", limits=limits)
 
@@ -219,7 +216,7 @@ def _similarities(data: str, found: Found) -> list[Section]:
         return []
 
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import by_cluster, heat_maps
+        from pfedsim.report import by_cluster, heat_maps
 
         orders = {name: by_cluster(matrix) for name, matrix in maps.items()}
         ordered = {name: matrix[np.ix_(orders[name], orders[name])] for name, matrix in maps.items()}

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pfedsim.report.document import BEST, Cell, Section, Table, cells
+from pfedsim.report import BEST, Entry, Section, Table, entries
 
 
 def metrics(tables: Mapping[str, Table]) -> list[Section]:
@@ -14,7 +14,7 @@ def metrics(tables: Mapping[str, Table]) -> list[Section]:
     made = []
     for which, table in tables.items():
         rows = [
-            [Cell("Data Similarity" if k == 0 else row[0].text), *row[1:5]]
+            [Entry("Data Similarity" if k == 0 else row[0].text), *row[1:5]]
             for k, row in enumerate(table.rows)
         ]
         head, words = ["Metric", *table.head[1:5]], f"{_title(2)}: {which}"
@@ -94,11 +94,11 @@ def _title(number: int) -> str:
     return f"Ours, as the paper prints its Table {number}"
 
 
-def _names(table: Table) -> list[Cell]:
-    return cells(*(row[0].text for row in table.rows))
+def _names(table: Table) -> list[Entry]:
+    return entries(*(row[0].text for row in table.rows))
 
 
-def _columns(table: Table, heading: str) -> list[list[Cell]]:
+def _columns(table: Table, heading: str) -> list[list[Entry]]:
     return [[row[k] for row in table.rows] for k, words in enumerate(table.head) if words == heading]
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pfedsim.report.document import Document, Figure, Section, Table, cells
-from pfedsim.runs.config import Config
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Record, Store
+from pfedsim.experiments import Cell, Record, Store
+from pfedsim.report import Document, Figure, Section, Table, entries
+from pfedsim.runs import Config
+from pfedsim_paper.forms import StudyCell
 from pfedsim_paper.grid import dealt, set_name
 from pfedsim_paper.lengths import LENGTHS, alone, trained
 from pfedsim_paper.protocol import Choice
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 IMAGES = 2000
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     choice = choice.of(alphas=(0.1,))
     return [
-        Run(
+        StudyCell(
             alone(data, choice, length, alpha, seed, clients=10),
             "cka",
             (("images", IMAGES), ("trained", length)),
@@ -40,8 +40,7 @@ def plan(choice: Choice) -> list[Run]:
 def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """CKA per layer and pair of clients, on images that no client trained on."""
     from pfedsim import models as networks
-    from pfedsim.runs.manifest import made_with
-    from pfedsim.runs.setup import federate, one_thread
+    from pfedsim.runs import federate, made_with, one_thread
     from pfedsim_paper import training
 
     federation = federate(config)
@@ -71,7 +70,7 @@ def session_inputs(data: Any, positions: np.ndarray) -> Tensor:
     """Samples as the network takes them."""
     import torch
 
-    from pfedsim.backends.torch import normalised
+    from pfedsim.backends import normalised
 
     over = (-1, *[1] * (len(data.shape) - 1))
     mean, std = (torch.tensor(v).reshape(over) for v in (data.mean, data.std))
@@ -135,7 +134,7 @@ def report(store: Store, choice: Choice) -> Document:
             sections.append(Section(heading, ["Not measured yet."]))
             continue
         means = between(record)
-        rows = [cells(k, layer, f"{value:.3f}") for k, (layer, value) in enumerate(means.items())]
+        rows = [entries(k, layer, f"{value:.3f}") for k, (layer, value) in enumerate(means.items())]
         table = Table(
             f"cka-{cell.words['data']}-{cell.words['alpha']:g}-{dict(cell.extra)['trained']}-{cell.words['seed']}",
             f"Mean linear CKA of two clients' networks on {record.found['images']:,} held-out images, at "
@@ -166,7 +165,7 @@ def report(store: Store, choice: Choice) -> Document:
 
 def _drawn(maps: dict[str, np.ndarray]) -> Any:
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import heat_maps
+        from pfedsim.report import heat_maps
 
         return heat_maps(maps, path, width, "linear CKA", low=0.0, high=1.0)
 

@@ -7,9 +7,8 @@ from collections import Counter
 from importlib import resources
 from typing import Any
 
-from pfedsim.report.document import Document, Section, Table, cells
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Store
+from pfedsim.experiments import Cell, Store
+from pfedsim.report import Document, Section, Table, entries
 from pfedsim_paper.evidence import Evidence
 from pfedsim_paper.protocol import Choice
 from pfedsim_paper.verdicts import CHECKS
@@ -22,7 +21,7 @@ def stated() -> list[dict[str, Any]]:
     return list(content["claim"])
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     """Claims are judged by what other studies have finished."""
     return []
 
@@ -48,7 +47,7 @@ def report(store: Store, choice: Choice) -> Document:
         check = CHECKS[claim["id"]]
         mine, theirs = check(Evidence(store, choice)), check(Evidence(store, choice, "paper"))
         sentence = f'"{claim["sentence"]}" ({claim["place"]})'
-        rows.append(cells(mine.word, sentence, claim["holds"], mine.figures or "-", _own(theirs)))
+        rows.append(entries(mine.word, sentence, claim["holds"], mine.figures or "-", _own(theirs)))
     head = ["verdict", "the paper's sentence", "it holds if", "our figures", "by the paper's own numbers"]
     title = "Claims and verdicts; NOT marks the cases that fail; -: the paper prints no such numbers"
     table = Table("claims", title, head, rows, prose=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,15 +13,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pfedsim.cli import Interrupted, Terminated
-from pfedsim.cli.options import assigned, listed, numbers
+from pfedsim.cli import assigned, listed, numbers, stoppable, watching_several
 from pfedsim.errors import Error, nearest
 
 if TYPE_CHECKING:
-    from pfedsim.report.document import Document
-    from pfedsim_paper.cells import Store
+    from pfedsim.experiments import Cell, Plan, Store
+    from pfedsim.report import Document
     from pfedsim_paper.protocol import Choice
-    from pfedsim_paper.runner import Plan
     from pfedsim_paper.studies import Study
 
 NAMES = (
@@ -106,9 +106,8 @@ def reproduce(
     if list_all or name is None:
         _list()
         return
-    from pfedsim_paper.cells import Store
+    from pfedsim.experiments import Store, plan
     from pfedsim_paper.protocol import Choice
-    from pfedsim_paper.runner import plan
     from pfedsim_paper.studies import STUDIES
 
     console = Console(quiet=quiet)
@@ -150,7 +149,7 @@ def _list() -> None:
 
 def _report(document: Document, place: Path, console: Console) -> None:
     """Written in every form, and its tables shown."""
-    from pfedsim.report.document import write
+    from pfedsim.report import write
 
     _print(document, console)
     if document.figures():
@@ -165,9 +164,8 @@ def _report(document: Document, place: Path, console: Console) -> None:
 
 
 def _run(study: Study, now: Plan, store: Store, jobs: int, console: Console) -> dict[str, str]:
-    """Runs what is missing; why what failed did."""
+    """Runs what is missing; returns why each cell that failed did."""
     from pfedsim_paper.overhead import BUSY
-    from pfedsim_paper.runner import carry_out
 
     load = os.getloadavg()[0]
     if study.alone and now.missing and load > BUSY:
@@ -175,13 +173,36 @@ def _run(study: Study, now: Plan, store: Store, jobs: int, console: Console) -> 
             f"the machine is busy (load {load:.1f}): seconds will be too long; run this study alone",
             highlight=False,
         )
-    try:
-        return carry_out(
-            now.missing, store, jobs, lambda line: console.print(line, highlight=False, soft_wrap=True)
+    with stoppable(lambda: "; finished runs are kept, and the same command continues the others"):
+        return run_missing(now.missing, store, jobs, console)
+
+
+def run_missing(cells: Sequence[Cell], store: Store, jobs: int, console: Console) -> dict[str, str]:
+    """Runs these cells, `jobs` at a time, and says how each ended; returns why those that failed did."""
+    from pfedsim.experiments import missing_data, run
+    from pfedsim_paper import measure
+
+    absent = {data: why for data in {c.words["data"] for c in cells} if (why := missing_data(data))}
+    failed = {cell.name: absent[cell.words["data"]] for cell in cells if cell.words["data"] in absent}
+    for data, why in absent.items():
+        left_out = sum(c.words["data"] == data for c in cells)
+        console.print(f"runs of {data} left out: {left_out}; {why}", highlight=False, soft_wrap=True)
+    ready = [cell for cell in cells if cell.words["data"] not in absent]
+    with watching_several(console, lines=False) as watch:
+        ended = run(
+            ready,
+            partial(measure.execute, store),
+            jobs,
+            lambda cell, progress: watch(cell.name, progress),
         )
-    except (KeyboardInterrupt, Terminated) as stop:
-        kind = Terminated if isinstance(stop, Terminated) else Interrupted
-        raise kind("; what is finished is kept, and the same command goes on") from None
+        for count, (cell, failure) in enumerate(ended, 1):
+            if failure is not None:
+                failed[cell.name] = str(failure).splitlines()[-1]
+            record = None if failure else store.find(cell)
+            took = f"{record.made['seconds']:.0f} s" if record else f"FAILED: {failed[cell.name]}"
+            console.print(f"{count}/{len(ready)}  {cell.name}  {took}", highlight=False, soft_wrap=True)
+    store.tidy()
+    return failed
 
 
 def _make(folder: Path, option: str) -> None:
@@ -215,7 +236,7 @@ def _more_seeds(study: Study, choice: Choice, store: Store) -> list[str]:
 
 def _print(document: Document, console: Console) -> None:
     """The report's tables."""
-    from pfedsim.report.document import terminal
+    from pfedsim.report import terminal
 
     for part in [t for t in document.tables() if not t.for_papers]:
         console.print(part.title, highlight=False, markup=False)
@@ -255,8 +276,8 @@ def _number(text: str) -> float:
 
 
 def _listing(now: Plan) -> list[str]:
+    from pfedsim.experiments import missing_data
     from pfedsim_paper.protocol import switched
-    from pfedsim_paper.runner import not_at_hand
 
     done = [
         f"done     {record.cell.name}  {record.made['seconds']:.0f} s  {switched(record.cell)}"
@@ -266,7 +287,7 @@ def _listing(now: Plan) -> list[str]:
     absent = [
         why
         for data in dict.fromkeys(cell.words["data"] for cell in now.missing)
-        if (why := not_at_hand(data))
+        if (why := missing_data(data))
     ]
     return [line.rstrip() for line in [*done, *missing, *absent]]
 

@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-from pfedsim.core.method import Fed, Memory, Message, Method, Reply, ServerState, Share
-from pfedsim.methods.feddyn import FedDyn
-from pfedsim.methods.perfedavg import PerFedAvg
-from pfedsim.methods.two_stage import TwoStage
+from pfedsim.core import Fed, Memory, Message, Method, Reply, ServerState, Share
+from pfedsim.methods import FedDyn, PerFedAvg, TwoStage
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from pfedsim.core.job import Batch, Job
+    from pfedsim.core import Batch, Job
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from pfedsim.data import partition as partitions
-from pfedsim.report.document import DAGGERS, Cell, Document, Figure, Section, Table, cells
-from pfedsim.runs.config import Config
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Store
+from pfedsim.experiments import Cell, Store
+from pfedsim.report import DAGGERS, Document, Entry, Figure, Section, Table, entries
+from pfedsim.runs import Config
+from pfedsim_paper.forms import StudyCell
 from pfedsim_paper.grid import dealt, set_name
 from pfedsim_paper.paper import paper, wrong
 from pfedsim_paper.protocol import ALPHAS, Choice, words
@@ -98,13 +98,13 @@ def sizes(data: str, alpha: float) -> np.ndarray:
     return np.array([len(s.train) + len(s.test) for s in dealt_.clients])
 
 
-def no_cells(choice: Choice) -> list[Run]:
+def no_cells(choice: Choice) -> list[Cell]:
     """Nothing is trained."""
     return []
 
 
 def report(store: Store, choice: Choice) -> Document:
-    rows: list[list[Cell]] = []
+    rows: list[list[Entry]] = []
     notes: list[str] = []
     for data in COUNTS:
         samples, classes, average, *spreads = paper()["datasets"]["cells"][data]
@@ -113,7 +113,7 @@ def report(store: Store, choice: Choice) -> Document:
         mine = {alpha: sizes(data, alpha) for alpha in ALPHAS}
         ours = [f"{int(n.mean()):,} ({int(n.std())})" for n in mine.values()]
         rows.append(
-            cells(
+            entries(
                 set_name(data),
                 f"{sum(COUNTS[data]):,}",
                 f"{samples:,}" + (DAGGERS[len(notes) - 1] if why else ""),
@@ -143,10 +143,10 @@ def report(store: Store, choice: Choice) -> Document:
     return Document("datasets", "The paper's data sets", [Section("", [note, table])])
 
 
-def distribution(choice: Choice) -> list[Run]:
+def distribution(choice: Choice) -> list[Cell]:
     choice = choice.of(full_data=tuple(COUNTS))
     return [
-        Run(words(data, "local", alpha, choice.seeds[0], choice.settings, full=choice.full), "counts")
+        StudyCell(words(data, "local", alpha, choice.seeds[0], choice.settings, full=choice.full), "counts")
         for data in choice.data
         for alpha in choice.alphas
     ]
@@ -154,7 +154,7 @@ def distribution(choice: Choice) -> list[Run]:
 
 def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Who holds how many samples of which class."""
-    from pfedsim.runs.setup import federate
+    from pfedsim.runs import federate
 
     federation = federate(config)
     return {"counts": federation.label_counts().tolist(), "partition": federation.partition.digest}, {}
@@ -169,7 +169,7 @@ def distribution_report(store: Store, choice: Choice) -> Document:
             sections.append(Section(set_name(data), ["Not measured yet."]))
             continue
         rows = [
-            cells(
+            entries(
                 name,
                 len(t),
                 f"{t.sum(1).mean():.0f}",
@@ -196,7 +196,7 @@ def distribution_report(store: Store, choice: Choice) -> Document:
 
 def _drawn(tables: dict[str, np.ndarray]) -> Any:
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import bubbles
+        from pfedsim.report import bubbles
 
         return bubbles(tables, path, width)
 

@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from pfedsim.experiments import Cell, Record, Store, missing_data
 from pfedsim.methods import METHODS
-from pfedsim.report.document import Cell, Document, Figure, Section, Table, cells, ranked
+from pfedsim.report import Document, Entry, Figure, Section, Table, entries, mean_std, ranked
 from pfedsim_paper import accuracy, as_printed
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Record, Store
 from pfedsim_paper.each_client import clients
-from pfedsim_paper.grid import TUNED, Runs, points, runs, scale, set_name, spread, tested, title
+from pfedsim_paper.grid import TUNED, Runs, points, runs, scale, set_name, tested, title
 from pfedsim_paper.paper import paper
 from pfedsim_paper.protocol import Choice, base, grid
-from pfedsim_paper.runner import not_at_hand
 
 HERE: dict[str, tuple[str, ...]] = {
     "pacs": ("fedavg", "fedbn", "fedper", "pfedsim"),
@@ -34,7 +32,7 @@ def choices(choice: Choice) -> list[Choice]:
     return [replace(choice.of(methods=HERE.get(data, tuple(METHODS))), data=(data,)) for data in sets]
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     return [cell for one in choices(choice) for cell in grid(one)]
 
 
@@ -92,13 +90,13 @@ def by_domain(record: Record) -> dict[str, tuple[float, int]]:
 def _tables(data: str, found: dict[str, Runs]) -> list[Table]:
     each = {m: [by_domain(r) for r in several.by_seed.values()] for m, several in found.items()}
     domains = {name: count for name, (_, count) in next(iter(each.values()))[0].items()}
-    columns = [cells(*map(title, found))]
+    columns = [entries(*map(title, found))]
     for name in domains:
         values = [[one[name][0] for one in each[m]] for m in found]
-        columns.append(ranked([mean(v) for v in values], [spread(v) for v in values]))
+        columns.append(ranked([mean(v) for v in values], [mean_std(v) for v in values]))
     columns.append(ranked([r.mean() for r in found.values()], [r.text() for r in found.values()]))
     columns.append(ranked([r.mean(TUNED) for r in found.values()], [r.text(TUNED) for r in found.values()]))
-    columns.append(cells(*(r.seeds for r in found.values())))
+    columns.append(entries(*(r.seeds for r in found.values())))
     head = ["method", *domains, "average", "after local epochs", "seeds"]
     title_ = f"{set_name(data)}: accuracy by domain in %, as served; the average is over all test samples"
     made = [Table(f"domains-{data}", title_, head, list(zip(*columns, strict=True)))]
@@ -107,7 +105,7 @@ def _tables(data: str, found: dict[str, Runs]) -> list[Table]:
         if data == "domainnet"
         else {}
     )
-    counts = [cells(n, f"{c:,}", *([f"{theirs[n]:,}"] if theirs else [])) for n, c in domains.items()]
+    counts = [entries(n, f"{c:,}", *([f"{theirs[n]:,}"] if theirs else [])) for n, c in domains.items()]
     made.append(
         Table(
             f"counts-{data}",
@@ -122,7 +120,7 @@ def _tables(data: str, found: dict[str, Runs]) -> list[Table]:
 def _beside(found: dict[str, Runs], each: dict[str, list[dict[str, tuple[float, int]]]]) -> list[Table]:
     """The paper's table, and ours minus it."""
     theirs = paper()["domainnet"]
-    columns = [cells(*map(title, theirs["cells"]))]
+    columns = [entries(*map(title, theirs["cells"]))]
     for k in range(len(theirs["domains"]) + 1):
         values = [row[k] for row in theirs["cells"].values()]
         columns.append(ranked([m for m, _ in values], [f"{m:.2f} ({s:.2f})" for m, s in values]))
@@ -136,7 +134,7 @@ def _beside(found: dict[str, Runs], each: dict[str, list[dict[str, tuple[float, 
         printed = [m for m, _ in theirs["cells"][method]]
         rows.append(
             [
-                Cell(title(method)),
+                Entry(title(method)),
                 *(points(None if o is None else o - p) for o, p in zip(ours, printed, strict=True)),
             ]
         )
@@ -148,14 +146,14 @@ def _beside(found: dict[str, Runs], each: dict[str, list[dict[str, tuple[float, 
 
 def _sheet(data: str) -> list[Figure]:
     """One class as every domain shows it, where the data are at hand."""
-    if not_at_hand(data):
+    if missing_data(data):
         return []
 
     def draw(path: Path, width: float) -> Path:
         from matplotlib import pyplot as plt
 
         from pfedsim import data as datasets
-        from pfedsim.report.figures import saved
+        from pfedsim.report import saved
 
         found: Any = datasets.read(data, size=base(data).get("size"))
         names = np.unique(found.domain)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pfedsim.report.document import Figure
+from pfedsim.report import Figure
 from pfedsim_paper.grid import Runs, dealt, set_name, title
 
 SHOWN = ("local", "fedavg", "pfedsim")
@@ -45,7 +45,7 @@ def _by_size(data: str, first: Mapping[float | None, Mapping[str, Clients]]) -> 
     labels = {"samples": "its samples, train and test", "labels": "its classes"}
 
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import points
+        from pfedsim.report import points
 
         return points(
             panels, path, width, [labels[k] for k in kinds], "accuracy, %", [k == "samples" for k in kinds]
@@ -65,9 +65,9 @@ def _by_domain(data: str, by: Mapping[str, Clients]) -> Figure:
             columns.setdefault(domain, {}).setdefault(name, []).append(accuracy)
 
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import columns as drawn
+        from pfedsim.report import scattered
 
-        return drawn(columns, path, width, "accuracy, %")
+        return scattered(columns, path, width, "accuracy, %")
 
     return Figure(
         f"clients-{data}", f"{set_name(data)}: each client's accuracy as served, domain by domain", draw

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from pfedsim.experiments import Store
 from pfedsim.methods import METHODS
 from pfedsim_paper import domains, rho
-from pfedsim_paper.cells import Store
-from pfedsim_paper.grid import MICRO, Path, Runs, dealt, runs, set_name
+from pfedsim_paper.grid import MICRO, Keys, Runs, dealt, runs, set_name
 from pfedsim_paper.paper import paper, printed
 from pfedsim_paper.protocol import OF_THE_PAPER, SEEDS, WHOLE, Choice
 
@@ -44,7 +44,7 @@ class Evidence:
     def where(self, data: str, alpha: float) -> str:
         return f"{set_name(data)} {dealt(alpha)}{', at a smaller scale' if self.reduced(data) else ''}"
 
-    def cases(self, path: Path = MICRO) -> Iterator[tuple[str, float, Case]]:
+    def cases(self, keys: Keys = MICRO) -> Iterator[tuple[str, float, Case]]:
         """Label-shifted cases with at least pFedSim and one other method: set, alpha, accuracies, over the
         seeds that all methods have."""
         chosen = self.choice.of(data=LABEL_SHIFTED, seeds=SEEDS)
@@ -54,13 +54,13 @@ class Evidence:
                     case = {
                         m: p[0]
                         for m in METHODS
-                        if path == MICRO and (p := printed("accuracy", m, data, alpha))
+                        if keys == MICRO and (p := printed("accuracy", m, data, alpha))
                     }
                 else:
                     case = {
                         m: v
                         for m, r in self.methods(data, alpha).items()
-                        if (v := r.mean(path)) is not None
+                        if (v := r.mean(keys)) is not None
                     }
                 if "pfedsim" in case and len(case) > 1:
                     yield data, alpha, case

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from pfedsim.report.document import Cell, Document, Figure, Section, Table, cells
+from pfedsim.experiments import Cell, Store
+from pfedsim.report import Document, Entry, Figure, Section, Table, entries
 from pfedsim_paper import pictures, rho
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Store
+from pfedsim_paper.forms import StudyCell
 from pfedsim_paper.grid import Runs, by_alpha, dealt, points, set_name, title
 from pfedsim_paper.paper import printed
 from pfedsim_paper.protocol import SEEDS, Choice, base_name, cell
@@ -57,12 +57,12 @@ class Cause:
     seeds: Sequence[int] = ()
     """at which it is tried, where not the first alone: some gaps show in the mean only"""
 
-    def cells(self, choice: Choice, data: str, method: str, alpha: float | None) -> dict[int, Run]:
+    def cells(self, choice: Choice, data: str, method: str, alpha: float | None) -> dict[int, Cell]:
         """Its runs by seed."""
         settings, made = {**choice.settings, **self.settings}, {}
         for seed in self.seeds or SEEDS[:1]:
             one = cell(data, self.run or method, alpha, seed, settings, full=choice.full)
-            made[seed] = Run(one.words, one.kind, tuple(self.extra.items()))
+            made[seed] = StudyCell(one.words, one.kind, tuple(self.extra.items()))
         return made
 
 
@@ -75,7 +75,7 @@ def causes() -> list[Cause]:
     return [Cause(**one) for one in stated]
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     """Every cause's runs."""
     choice = choice.of()
     return [
@@ -207,7 +207,9 @@ def losses_apart(store: Store, choice: Choice, data: str) -> float | None:
     apart = []
     for alpha in choice.of().alphas:
         plain = cell(data, "local", alpha, SEEDS[0], choice.settings, full=choice.full)
-        pair = [store.find(one) for one in (plain, Run(plain.words, plain.kind, (("pixels", "0..255"),)))]
+        pair = [
+            store.find(one) for one in (plain, StudyCell(plain.words, plain.kind, (("pixels", "0..255"),)))
+        ]
         curves = [np.array(record.found["curve"]["train_loss"]) for record in pair if record]
         apart += [float(np.abs(curves[1] / curves[0] - 1).max())] if len(curves) == 2 else []
     return max(apart, default=None)
@@ -266,27 +268,29 @@ def _section(store: Store, choice: Choice, data: str, place: str, compared: Sequ
 HEAD = ["cell, and what was switched", "accuracy", "moved by", "moved mean", "paper", "in std", "verdict"]
 
 
-def _rows(one: Compared, attempts: Sequence[Tried]) -> list[list[Cell]]:
+def _rows(one: Compared, attempts: Sequence[Tried]) -> list[list[Entry]]:
     """Ours, and below it a row for each cause."""
     verdict = "near" if not one.far else "explained" if any(closes(one, t) for t in attempts) else "open"
     name, theirs = f"{one.name}, {dealt(one.alpha)}", f"{one.theirs[0]:.2f} ({one.theirs[1]:.2f})"
 
-    def row(what: str, accuracy: float, moved: float | None, so: str) -> list[Cell]:
+    def row(what: str, accuracy: float, moved: float | None, so: str) -> list[Entry]:
         then = one.mean + (moved or 0)
-        shown = [Cell(""), Cell("")] if moved is None else [points(moved), Cell(f"{then:.2f}", value=then)]
+        shown = (
+            [Entry(""), Entry("")] if moved is None else [points(moved), Entry(f"{then:.2f}", value=then)]
+        )
         return [
-            Cell(what),
-            Cell(f"{accuracy:.2f}", value=accuracy),
+            Entry(what),
+            Entry(f"{accuracy:.2f}", value=accuracy),
             *shown,
-            *cells(theirs),
+            *entries(theirs),
             points(one.apart(then)),
-            Cell(so),
+            Entry(so),
         ]
 
     rows = [row(name, one.mean, None, verdict)]
     for t in attempts:
         if t.accuracy is None or t.moved is None:
-            rows.append(cells(f"{name}: {t.cause.why}", *"-" * 5, "not run"))
+            rows.append(entries(f"{name}: {t.cause.why}", *"-" * 5, "not run"))
             continue
         seeds = f", seeds {t.switched.seeds}" if len(t.switched.by_seed) > 1 else ""
         within = abs(one.apart(one.mean + t.moved)) <= FAR

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import numpy as np
 
+from pfedsim.experiments import Record, Store
 from pfedsim.methods import METHODS, label, parse
-from pfedsim.report.document import Cell
+from pfedsim.report import Entry, mean_std
 from pfedsim_paper import paper
-from pfedsim_paper.cells import Record, Store
 from pfedsim_paper.protocol import Choice, alphas, base, cell
 
-Path = tuple[str, ...]
-MICRO: Path = ("served", "micro")
-CLIENTS: Path = ("served", "mean")
-TUNED: Path = ("finetuned", "micro")
-TUNED_CLIENTS: Path = ("finetuned", "mean")
+Keys = tuple[str, ...]
+"""where a record has a figure"""
+MICRO: Keys = ("served", "micro")
+CLIENTS: Keys = ("served", "mean")
+TUNED: Keys = ("finetuned", "micro")
+TUNED_CLIENTS: Keys = ("finetuned", "mean")
 
 
 @dataclass(frozen=True)
@@ -28,28 +29,28 @@ class Runs:
 
     by_seed: Mapping[int, Record]
 
-    def figures(self, path: Path = MICRO) -> dict[int, float]:
+    def figures(self, keys: Keys = MICRO) -> dict[int, float]:
         """In %, by seed."""
         values = {}
         for seed, record in self.by_seed.items():
             value: Any = record.found
-            for key in path:
+            for key in keys:
                 value = (value or {}).get(key)
             if value is not None:
                 values[seed] = 100 * value
         return values
 
-    def mean(self, path: Path = MICRO) -> float | None:
-        values = self.figures(path).values()
+    def mean(self, keys: Keys = MICRO) -> float | None:
+        values = self.figures(keys).values()
         return mean(values) if values else None
 
-    def text(self, path: Path = MICRO) -> str:
+    def text(self, keys: Keys = MICRO) -> str:
         """mean (std, ddof 1) in %."""
-        return spread(list(self.figures(path).values()))
+        return mean_std(self.figures(keys).values())
 
-    def minus(self, other: Runs, path: Path = MICRO) -> list[float]:
+    def minus(self, other: Runs, keys: Keys = MICRO) -> list[float]:
         """Points above another's, seed by seed, of the seeds that both have."""
-        mine, theirs = self.figures(path), other.figures(path)
+        mine, theirs = self.figures(keys), other.figures(keys)
         return [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
 
     def common(self, other: Runs) -> Runs:
@@ -71,15 +72,6 @@ class Runs:
         """Round and accuracy as served, of each seed."""
         found = [record.found["curve"] for record in self.by_seed.values()]
         return [(c["round"], [100 * m for m in c["micro"]]) for c in found]
-
-
-def spread(values: Sequence[float], sign: str = "") -> str:
-    """mean (std, ddof 1); one value has no spread."""
-    if not values:
-        return "-"
-    return f"{round(mean(values), 2) + 0.0:{sign}.2f}" + (
-        f" ({stdev(values):.2f})" if len(values) > 1 else ""
-    )
 
 
 def runs(store: Store, choice: Choice, data: str, method: str, alpha: float | None, **more: Any) -> Runs:
@@ -155,11 +147,11 @@ def worse_off(method: Runs, alone: Runs) -> float | None:
     return mean(shares) if shares else None
 
 
-def decimal(value: float | None) -> Cell:
+def decimal(value: float | None) -> Entry:
     """A correlation, a distance or the like."""
-    return Cell("-") if value is None else Cell(f"{value:.3f}", value=value)
+    return Entry("-") if value is None else Entry(f"{value:.3f}", value=value)
 
 
-def points(value: float | None, sign: str = "+") -> Cell:
+def points(value: float | None, sign: str = "+") -> Entry:
     """A difference in points."""
-    return Cell("-") if value is None else Cell(f"{round(value, 2) + 0.0:{sign}.2f}", value=value)
+    return Entry("-") if value is None else Entry(f"{round(value, 2) + 0.0:{sign}.2f}", value=value)

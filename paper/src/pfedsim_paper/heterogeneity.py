@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import mean
 
-from pfedsim.report.document import Document, Figure, Section, Table, cells, ranked
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Store
+from pfedsim.experiments import Cell, Store
+from pfedsim.report import Document, Figure, Section, Table, entries, ranked
 from pfedsim_paper.grid import MICRO, TUNED, Runs, by_alpha, dealt, points, scale, set_name, title
 from pfedsim_paper.protocol import Choice, grid
 
@@ -20,7 +19,7 @@ def defaults(choice: Choice) -> Choice:
     return choice.of(methods=METHODS, alphas=ALPHAS, seeds=(42, 43))
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     return grid(defaults(choice))
 
 
@@ -56,7 +55,7 @@ def _words(path: tuple[str, ...]) -> str:
 
 def _table(data: str, found: Found, path: tuple[str, ...]) -> Table:
     methods = list(next(iter(found.values())))
-    columns = [cells(*map(title, methods))]
+    columns = [entries(*map(title, methods))]
     for by in found.values():
         columns.append(ranked([by[m].mean(path) for m in methods], [by[m].text(path) for m in methods]))
     head = [
@@ -88,7 +87,7 @@ def _gains(data: str, found: Found) -> Table:
         for path in (MICRO, TUNED):
             rows.append(
                 [
-                    *cells(f"minus {title(over)}, {_words(path)}"),
+                    *entries(f"minus {title(over)}, {_words(path)}"),
                     *(points(gain(by, over, path)) for by in found.values()),
                 ]
             )
@@ -112,7 +111,7 @@ def _figure(data: str, found: Found) -> Figure:
         shown[_words(path)] = panel
 
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import lines
+        from pfedsim.report import lines
 
         return lines(shown, path, width, "alpha: small is unequal", "accuracy, %", log=True)
 

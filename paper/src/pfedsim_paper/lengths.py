@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pfedsim_paper.cells import Cell
+from pfedsim.experiments import Cell
 from pfedsim_paper.protocol import Choice, words
 
 LENGTHS: dict[str, dict[str, Any]] = {

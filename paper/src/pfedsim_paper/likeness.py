@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pfedsim.data.federation import Federation
-from pfedsim.runs.config import Config
+from pfedsim.data import Federation
+from pfedsim.runs import Config
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pfedsim.runs.setup import Session
+    from pfedsim.runs import Session
 
 SUBSETS = {"i": (0, 1, 2, 3, 4), "i'": (0, 1, 2, 3, 4), "j": (2, 3, 4, 5, 6), "k": (5, 6, 7, 8, 9)}
 MEASURES = ("WDB", "MDB", "LDB", "CS")
@@ -97,8 +97,7 @@ def four_subsets(config: Config) -> Federation:
 
 def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """All measures between all clients after each trained alone."""
-    from pfedsim.runs.manifest import made_with
-    from pfedsim.runs.setup import federate
+    from pfedsim.runs import federate, made_with
     from pfedsim_paper import training
 
     four = extra["clients"] == "four"
@@ -130,7 +129,7 @@ def _tables(
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     import torch
 
-    from pfedsim.runs.setup import one_thread
+    from pfedsim.runs import one_thread
 
     layout, net, samples = session.fed.layout, session.worker.net, session.worker.samples
     thetas = torch.stack(models).double().numpy()

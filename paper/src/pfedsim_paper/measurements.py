@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pfedsim.runs.config import Config
+from pfedsim.runs import Config
 from pfedsim_paper import cka, datasets, likeness, overhead, privacy, workflow
 
 Measured = tuple[dict[str, Any], dict[str, Any]]  # what was found, and with what

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pfedsim.report.document import Cell, Document, Figure, Section, Table, cells
+from pfedsim.experiments import Cell, Record, Store
+from pfedsim.report import Document, Entry, Figure, Section, Table, entries
 from pfedsim_paper import as_printed, similarity
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Record, Store
+from pfedsim_paper.forms import StudyCell
 from pfedsim_paper.grid import decimal
 from pfedsim_paper.lengths import LENGTHS, alone
 from pfedsim_paper.likeness import MEASURES, correlations
@@ -28,11 +28,13 @@ WHAT = (
 )
 
 
-def over_all(choice: Choice) -> list[Run]:
+def over_all(choice: Choice) -> list[Cell]:
     """All pairs of a Dirichlet federation."""
     choice = choice.of(alphas=(0.1,))
     return [
-        Run(alone(data, choice, length, alpha, seed), "likeness", (("clients", "all"), ("trained", length)))
+        StudyCell(
+            alone(data, choice, length, alpha, seed), "likeness", (("clients", "all"), ("trained", length))
+        )
         for data in choice.data
         for alpha in choice.alphas
         for seed in choice.seeds
@@ -40,7 +42,7 @@ def over_all(choice: Choice) -> list[Run]:
     ]
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     return similarity.plan(choice) + over_all(choice)
 
 
@@ -69,8 +71,8 @@ def _number(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 0.01 or value == 0 else f"{value:.1e}"
 
 
-def _four(record: Record, cell: Run) -> Table:
-    rows: list[list[Cell]] = []
+def _four(record: Record, cell: Cell) -> Table:
+    rows: list[list[Entry]] = []
     printed = paper()["metrics"]
     data = {"ours": [record.found["data"][a][b] for a, b in PAIRS], "paper": printed["data_similarity"]}
     for measure in ("data", *MEASURES):
@@ -83,9 +85,9 @@ def _four(record: Record, cell: Run) -> Table:
         ]
         rows.append(
             [
-                *cells("data similarity" if measure == "data" else measure),
-                *(Cell(_number(v), value=v) for v in mine),
-                *cells(
+                *entries("data similarity" if measure == "data" else measure),
+                *(Entry(_number(v), value=v) for v in mine),
+                *entries(
                     *(_number(t) for t in theirs),
                     *map(decimal, four if six else (None, None)),
                     decimal(six.get("pearson")),
@@ -106,11 +108,11 @@ def _four(record: Record, cell: Run) -> Table:
     )
 
 
-def _all(record: Record, cell: Run) -> list[str | Table | Figure]:
+def _all(record: Record, cell: Cell) -> list[str | Table | Figure]:
     label = f"all-pairs-{cell.words['data']}-{cell.words['alpha']:g}-{dict(cell.extra)['trained']}-{cell.words['seed']}"
     correlation = record.found["correlation"]
     rows = [
-        cells(m, *(decimal(correlation[m][kind]) for kind in ("pearson", "spearman"))) for m in MEASURES
+        entries(m, *(decimal(correlation[m][kind]) for kind in ("pearson", "spearman"))) for m in MEASURES
     ]
     table = Table(
         label,
@@ -121,7 +123,7 @@ def _all(record: Record, cell: Run) -> list[str | Table | Figure]:
     drawn = record.found["drawn"]
 
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import points
+        from pfedsim.report import points
 
         return points(
             {m: {m: (drawn["data"], drawn[m])} for m in MEASURES},

@@ -7,17 +7,13 @@ import os
 from statistics import mean
 from typing import Any
 
-from pfedsim.core.engine import Absent, Done
-from pfedsim.core.job import Work
-from pfedsim.core.method import ServerState
-from pfedsim.report.document import Cell, Document, Section, Table, cells
-from pfedsim.report.tables import size
-from pfedsim.runs.config import Config
+from pfedsim.core import Absent, Done, ServerState, Work
+from pfedsim.experiments import Cell, Record, Store
+from pfedsim.report import Document, Entry, Section, Table, entries, mean_std, size
+from pfedsim.runs import Config
 from pfedsim_paper import as_printed, pictures
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Record, Store
-from pfedsim_paper.forms import form
-from pfedsim_paper.grid import dealt, points, set_name, spread, title
+from pfedsim_paper.forms import StudyCell, form
+from pfedsim_paper.grid import dealt, points, set_name, title
 from pfedsim_paper.paper import paper
 from pfedsim_paper.protocol import Choice, words
 
@@ -40,12 +36,12 @@ HOW = (
 )
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     """One cell for all methods, so that they take turns."""
     choice = choice.of(methods=METHODS, alphas=(0.1,), full_data=paper()["overhead"]["data"])
     quiet = {"rounds": 20, "score": {"every": 0, "finetune": 0}}
     return [
-        Run(
+        StudyCell(
             words(data, "fedavg", alpha, choice.seeds[0], {**quiet, **choice.settings}, full=choice.full),
             "overhead",
             (("methods", ",".join(choice.methods)),),
@@ -69,8 +65,7 @@ class Clock:
 
 def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """All methods in turns, `REPETITIONS` times."""
-    from pfedsim.runs.manifest import made_with
-    from pfedsim.runs.setup import federate, one_thread, prepare
+    from pfedsim.runs import federate, made_with, one_thread, prepare
 
     load = os.getloadavg()[0]  # before our own work
     federation = federate(config)
@@ -105,8 +100,8 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
 
 def stored(server: ServerState) -> int:
     """Bytes of all that the server holds."""
-    from pfedsim.core.server import State
-    from pfedsim.runs.state import to_tensors
+    from pfedsim.core import State
+    from pfedsim.runs import to_tensors
 
     return sum(
         t.numel() * t.element_size()
@@ -117,7 +112,7 @@ def stored(server: ServerState) -> int:
 
 def beyond(session: Any, server: ServerState) -> set[str]:
     """Names of what a client of this method sends beside its model at this point of the run."""
-    from pfedsim.core.server import send
+    from pfedsim.core import send
 
     names: set[str] = set()
     for task in ("train", "stats"):
@@ -156,16 +151,16 @@ def _scale(record: Record) -> str:
     )
 
 
-def _label(what: str, cell: Run) -> str:
+def _label(what: str, cell: Cell) -> str:
     return f"{what}-{cell.words['data']}-{cell.words['alpha']:g}" + (
         f"-{cell.words['backend']}" if "backend" in cell.words else ""
     )
 
 
-def _time(record: Record, cell: Run) -> Table:
+def _time(record: Record, cell: Cell) -> Table:
     theirs, data = paper()["overhead"], str(cell.words["data"])
     base = mean(record.found["methods"]["fedavg"]["xi"]) if "fedavg" in record.found["methods"] else None
-    rows: list[list[Cell]] = []
+    rows: list[list[Entry]] = []
     for method, figures in record.found["methods"].items():
         printed = (
             theirs["cells"][method][theirs["data"].index(data)]
@@ -176,9 +171,9 @@ def _time(record: Record, cell: Run) -> Table:
             theirs["cells"]["fedavg"][theirs["data"].index(data)][0] if data in theirs["data"] else None
         )
         rows.append(
-            cells(
+            entries(
                 title(method),
-                *(spread([1e4 * s for s in figures[clock]]) for clock in ("xi", "xi_cpu")),
+                *(mean_std([1e4 * s for s in figures[clock]]) for clock in ("xi", "xi_cpu")),
                 points(mean(figures["xi"]) / base if base else None, ""),
                 f"{printed[0]:.2f} ({printed[1]:.2f})" if printed else "-",
                 points(printed[0] / paper_base if printed and paper_base else None, ""),
@@ -193,10 +188,10 @@ def _time(record: Record, cell: Run) -> Table:
     )
 
 
-def _bytes(record: Record, cell: Run) -> Table:
+def _bytes(record: Record, cell: Cell) -> Table:
     theirs, model = paper()["overhead"]["complexity"], record.found["model_bytes"]
     rows = [
-        cells(
+        entries(
             title(m),
             size(f["bytes_down"]),
             size(f["bytes_up"]),

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pfedsim.report.document import Figure, Table
+from pfedsim.report import Figure, Table
 from pfedsim_paper.grid import MICRO, TUNED, dealt, runs, set_name, title
 from pfedsim_paper.protocol import Choice
 
 if TYPE_CHECKING:
-    from pfedsim_paper.cells import Store
+    from pfedsim.experiments import Store
     from pfedsim_paper.gaps import Compared, Tried
 
 NEAR, CLOSED, OPEN = "near", "far, closed by a cause", "far, open"
@@ -55,7 +55,7 @@ def _bars(
     name: str, words: str, rows: Mapping[str, Mapping[str, float]], xlabel: str, line: float
 ) -> list[Figure]:
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.strips import bars
+        from pfedsim.report import bars
 
         return bars(rows, path, width, xlabel, line)
 
@@ -80,7 +80,7 @@ def differences(
                 }
 
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.strips import spreads
+        from pfedsim.report import spreads
 
         return spreads(panels, path, width, "difference in points")
 
@@ -96,7 +96,7 @@ def distances(
 ) -> Figure:
     """Every cell's distance from the paper's; an arrow from a far one, closed or not, to where the best of
     the causes tried moves it."""
-    from pfedsim.report.strips import Distance
+    from pfedsim.report import Distance
 
     panels: dict[str, dict[str, Distance]] = {}
     for one, attempts, closed in compared:
@@ -106,7 +106,7 @@ def distances(
         panels.setdefault(dealt(one.alpha), {})[one.name] = Distance(one.apart(one.mean), kind, then)
 
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.strips import distances as drawn
+        from pfedsim.report import distances as drawn
 
         return drawn(panels, path, width, "ours minus the paper's, in its std", far, (NEAR, CLOSED, OPEN))
 

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pfedsim.core.rows import Rows
+from pfedsim.core import Rows
 from pfedsim.errors import Error
-from pfedsim.report.document import Cell, Document, Section, Table, cells
-from pfedsim.runs.config import Config
+from pfedsim.experiments import Cell, Store
+from pfedsim.report import Document, Entry, Section, Table, entries
+from pfedsim.runs import Config
 from pfedsim_paper import pictures
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Store
+from pfedsim_paper.forms import StudyCell
 from pfedsim_paper.grid import dealt, decimal, set_name, title
 from pfedsim_paper.protocol import Choice, words
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pfedsim.core.layout import Layout
+    from pfedsim.core import Layout
 
 Head = tuple[np.ndarray, np.ndarray]
 
@@ -47,11 +47,11 @@ HOW = (
 )
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     choice = choice.of(methods=METHODS, alphas=(0.1,))
     quiet = {"score": {"every": 0, "finetune": 0}}
     return [
-        Run(
+        StudyCell(
             words(data, method, alpha, seed, {**quiet, **choice.settings}, full=choice.full),
             "privacy",
             (("method", method),),
@@ -65,8 +65,7 @@ def plan(choice: Choice) -> list[Run]:
 
 def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Every way of reading that this method's messages allow."""
-    from pfedsim.runs.manifest import made_with
-    from pfedsim.runs.setup import federate
+    from pfedsim.runs import federate, made_with
     from pfedsim_paper import training
 
     federation = federate(config)
@@ -191,7 +190,7 @@ def _auroc(present: np.ndarray, score: np.ndarray) -> float | None:
 
 def report(store: Store, choice: Choice) -> Document:
     sections = [Section("What is tried", [HOW])]
-    rows: dict[str, list[list[Cell]]] = {}
+    rows: dict[str, list[list[Entry]]] = {}
     for cell in plan(choice):
         record = store.find(cell)
         where = (
@@ -200,12 +199,12 @@ def report(store: Store, choice: Choice) -> Document:
         lines = rows.setdefault(where, [])
         method = title(str(cell.words["method"]))
         if record is None:
-            lines.append(cells(method, "not measured yet", "-", "-", "-"))
+            lines.append(entries(method, "not measured yet", "-", "-", "-"))
             continue
         for way, got in record.found.items():
             if isinstance(got, dict):
                 lines.append(
-                    cells(method, way, *(decimal(got.get(k)) for k in ("auroc", "distance", "guess")))
+                    entries(method, way, *(decimal(got.get(k)) for k in ("auroc", "distance", "guess")))
                 )
     for where, lines in rows.items():
         head = ["method", "from", "AUROC, classes present", "distance told", "distance guessed"]

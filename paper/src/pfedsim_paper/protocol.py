@@ -9,8 +9,9 @@ from typing import Any
 
 from pfedsim.data import data_dir, own
 from pfedsim.errors import Error, nearest
+from pfedsim.experiments import Cell
 from pfedsim.methods import METHODS
-from pfedsim_paper.cells import Cell
+from pfedsim_paper.forms import StudyCell
 
 COMMON: dict[str, Any] = {  # section 5.1, and reference behaviour where the paper is silent
     "epochs": 5,
@@ -134,7 +135,7 @@ def cell(
     data: str, method: str, alpha: float | None, seed: int, settings: Mapping[str, Any], **more: Any
 ) -> Cell:
     """One run of the protocol."""
-    return Cell(words(data, method, alpha, seed, settings, **more))
+    return StudyCell(words(data, method, alpha, seed, settings, **more))
 
 
 def words(

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pfedsim.report.document import Cell, Document, Section, Table, cells, ranked
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Store
+from pfedsim.experiments import Cell, Store
+from pfedsim.report import Document, Entry, Section, Table, entries, mean_std, ranked
 from pfedsim_paper.grid import (
     CLIENTS,
     MICRO,
@@ -19,7 +18,6 @@ from pfedsim_paper.grid import (
     runs,
     scale,
     set_name,
-    spread,
     title,
 )
 from pfedsim_paper.pictures import differences
@@ -28,7 +26,7 @@ from pfedsim_paper.protocol import Choice, grid
 CONTROL = "pfedsim_paper.control:WarmFedPer"
 FORMS = ("pfedsim", "pfedsim:reference", "pfedsim:uniform", CONTROL)
 SEEDS = (42, 43, 44)
-PATHS = (MICRO, CLIENTS, TUNED, TUNED_CLIENTS)
+SCORES = (MICRO, CLIENTS, TUNED, TUNED_CLIENTS)
 HEAD = ["all samples", "client mean", "all samples", "client mean", "seeds"]
 GROUPS = [("as served", 2), ("after local epochs", 2), ("", 1)]
 
@@ -42,7 +40,7 @@ def _parts(choice: Choice) -> list[tuple[Choice, dict[str, Any]]]:
     ]
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     """Every switched run, and the same run unswitched."""
     return [
         cell for part, switched in _parts(choice) for more in ({}, switched) for cell in grid(part, **more)
@@ -115,7 +113,7 @@ def answers(store: Store, choice: Choice) -> list[str]:
 
 def _told(alpha: float, here: Runs, there: Runs) -> str:
     """By how many points, both ways of scoring, mean (std) over the seeds that both have."""
-    served, tuned = (spread(here.minus(there, path), "+") for path in (MICRO, TUNED))
+    served, tuned = (mean_std(here.minus(there, keys), "+") for keys in (MICRO, TUNED))
     seeds = here.common(there).seeds
     return (
         f"{served} points as served and {tuned} after local epochs with {dealt(alpha)} "
@@ -156,11 +154,11 @@ def _scale(store: Store, choice: Choice, data: str) -> list[str]:
     ]
 
 
-def _cells(found: Sequence[tuple[str, Runs]]) -> list[list[Cell]]:
-    columns = [cells(*(name for name, _ in found))]
-    for path in PATHS:
-        columns.append(ranked([r.mean(path) for _, r in found], [r.text(path) for _, r in found]))
-    columns.append(cells(*(r.seeds for _, r in found)))
+def _cells(found: Sequence[tuple[str, Runs]]) -> list[list[Entry]]:
+    columns = [entries(*(name for name, _ in found))]
+    for keys in SCORES:
+        columns.append(ranked([r.mean(keys) for _, r in found], [r.text(keys) for _, r in found]))
+    columns.append(entries(*(r.seeds for _, r in found)))
     return [list(row) for row in zip(*columns, strict=True)]
 
 
@@ -181,8 +179,10 @@ def _forms(store: Store, data: str, choice: Choice) -> list[Table]:
         )
         base, *others = found.items()
         rows = [
-            cells(
-                title(m), *(spread(base[1].minus(r, path), "+") for path in PATHS), r.common(base[1]).seeds
+            entries(
+                title(m),
+                *(mean_std(base[1].minus(r, keys), "+") for keys in SCORES),
+                r.common(base[1]).seeds,
             )
             for m, r in others
         ]
@@ -199,21 +199,21 @@ def _switched(
     choice, switched = part
     made = []
     for alpha in choice.alphas:
-        rows: list[list[Cell]] = []
+        rows: list[list[Entry]] = []
         for method in choice.methods:
             there = runs(store, choice, data, method, alpha, **switched)
             here = runs(store, choice, data, method, alpha)
             here = here.common(there) if there.by_seed else here  # like with like
             rows += _cells([(f"{title(method)}, {off}", here), (f"{title(method)}, {on}", there)])
             rows.append(
-                cells(
+                entries(
                     "difference, seed by seed",
-                    *(spread(there.minus(here, path), "+") for path in PATHS),
+                    *(mean_std(there.minus(here, keys), "+") for keys in SCORES),
                     there.common(here).seeds,
                 )
             )
         rows = [
-            [Cell(c.text, "", c.value) for c in row] for row in rows
+            [Entry(c.text, "", c.value) for c in row] for row in rows
         ]  # a difference is the point here, not who is best
         made.append(
             Table(

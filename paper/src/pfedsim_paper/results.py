@@ -6,14 +6,13 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from pfedsim.report.document import Cell, Document, Section, Table, cells, markdown
+from pfedsim.experiments import Record, Store, plan
+from pfedsim.report import Document, Entry, Section, Table, entries, markdown
 from pfedsim_paper import claims, gaps, questions, speed
-from pfedsim_paper.cells import Record, Store, read
 from pfedsim_paper.evidence import common
 from pfedsim_paper.grid import MICRO, TUNED, by_alpha, dealt, set_name, title
 from pfedsim_paper.paper import paper
 from pfedsim_paper.protocol import SEEDS, Choice
-from pfedsim_paper.runner import plan
 from pfedsim_paper.studies import STUDIES, Study
 
 HEAD = """# Results
@@ -50,7 +49,7 @@ WANTED: dict[str, list[Choice]] = {  # what this page is to show of a study, whe
 def page(folder: Path) -> str:
     """The whole page."""
     store = Store(folder)
-    records = [read(path) for path in sorted(folder.rglob("*.json"))]
+    records = store.all()
     parts = [
         HEAD,
         markdown(_short(store), level=2),
@@ -107,7 +106,7 @@ def command(study: Study, choice: Choice) -> str:
 def _wrong() -> Document:
     """The paper's cells that are known to be wrong."""
     rows = [
-        cells(paper()[table]["place"], entry["why"])
+        entries(paper()[table]["place"], entry["why"])
         for table in paper()
         for entry in paper()[table].get("wrong", [])
     ]
@@ -146,7 +145,7 @@ def _short(store: Store) -> Document:
 
 def _measured(records: list[Record], benchmark: Path, store: Store) -> Document:
     """What was run, on what, for how long, and what is still to be run."""
-    rows: list[list[Cell]] = []
+    rows: list[list[Entry]] = []
     for study in STUDIES.values():
         for choice in WANTED.get(study.name, [Choice()]):
             now = plan(study.plan(choice), store)
@@ -155,7 +154,7 @@ def _measured(records: list[Record], benchmark: Path, store: Store) -> Document:
                 part = ", ".join(
                     [*map(set_name, choice.data), *(f"{k} = {v}" for k, v in choice.settings.items())]
                 )
-                rows.append(cells(study.name, part, len(now.done), len(now.missing), f"{took:.2f}"))
+                rows.append(entries(study.name, part, len(now.done), len(now.missing), f"{took:.2f}"))
     head = ["study", "part, where not its default", "finished", "still to run", "hours of one core"]
     table = Table(
         "measured",

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pfedsim.report.document import DAGGERS, Cell, Document, Figure, Section, Table, cells, ranked
+from pfedsim.experiments import Cell, Store
+from pfedsim.report import DAGGERS, Document, Entry, Figure, Section, Table, entries, ranked
 from pfedsim_paper import as_printed
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Store
 from pfedsim_paper.grid import TUNED, Runs, dealt, points, runs, scale, set_name
 from pfedsim_paper.paper import printed, wrong
 from pfedsim_paper.protocol import OF_THE_PAPER, Choice, grid
@@ -25,7 +24,7 @@ def defaults(choice: Choice) -> Choice:
     return choice.of(methods=[with_rho(r) for r in RHOS], full_data=OF_THE_PAPER)
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     return grid(defaults(choice))
 
 
@@ -60,7 +59,9 @@ def of_paper(data: str, alpha: float) -> dict[float, tuple[float, float]]:
 
 
 def _table(data: str, by_alpha: dict[float, dict[float, Runs]]) -> Table:
-    columns: list[list[Cell]] = [cells(*(f"rho = {r:g}" + (" (FedAvg)" if r == 1 else "") for r in RHOS))]
+    columns: list[list[Entry]] = [
+        entries(*(f"rho = {r:g}" + (" (FedAvg)" if r == 1 else "") for r in RHOS))
+    ]
     notes: list[str] = []
     for alpha, by in by_alpha.items():
         right = of_paper(data, alpha)
@@ -81,7 +82,7 @@ def _table(data: str, by_alpha: dict[float, dict[float, Runs]]) -> Table:
         columns.append(
             [points(a - t[0] if a is not None and t else None) for a, t in zip(means, theirs, strict=True)]
         )
-        columns.append(cells(*(by[r].text(TUNED) for r in RHOS)))
+        columns.append(entries(*(by[r].text(TUNED) for r in RHOS)))
     return Table(
         f"rho-{data}",
         f"{set_name(data)}: accuracy of pFedSim in %, as served, and after local epochs from what it "
@@ -109,7 +110,7 @@ def _figure(data: str, by_alpha: dict[float, dict[float, Runs]]) -> Figure:
             shown[dealt(alpha)] = panel
 
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import lines
+        from pfedsim.report import lines
 
         return lines(shown, path, width, "rho", "accuracy, %")
 

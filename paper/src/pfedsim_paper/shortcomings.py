@@ -7,11 +7,9 @@ from dataclasses import replace
 from statistics import mean
 from typing import Any
 
-from pfedsim.report.document import Cell, Document, Section, Table
-from pfedsim.report.tables import size
+from pfedsim.experiments import Cell, Store
+from pfedsim.report import Document, Entry, Section, Table, size
 from pfedsim_paper import overhead, privacy
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Store
 from pfedsim_paper.grid import Runs, runs, title
 from pfedsim_paper.paper import paper
 from pfedsim_paper.protocol import Choice, grid
@@ -32,7 +30,7 @@ def _table_3(choice: Choice) -> Choice:
     return choice.of(methods=privacy.METHODS, alphas=(0.1,))
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     """Runs of `accuracy`, `overhead` and `privacy`."""
     choice = replace(choice, full=False)  # one seed of one set: a table of words
     return grid(_table_3(choice)) + overhead.plan(choice) + privacy.plan(choice)
@@ -45,12 +43,15 @@ def report(store: Store, choice: Choice) -> Document:
     sent = {m: _sent(runs(store, chosen, chosen.data[0], m, chosen.alphas[0])) for m in chosen.methods}
     readings = {str(c.words["method"]): r.found for c in privacy.plan(choice) if (r := store.find(c))}
     columns = paper()["shortcomings"]["columns"]
-    rows: list[list[Cell]] = []
+    rows: list[list[Entry]] = []
     for key, words in ROWS.items():
         theirs = paper()["shortcomings"][key]
-        rows.append([Cell(f"{words}, paper"), *(Cell("yes" if yes else "no") for yes in theirs)])
+        rows.append([Entry(f"{words}, paper"), *(Entry("yes" if yes else "no") for yes in theirs)])
         rows.append(
-            [Cell(f"{words}, measured"), *(Cell(_measured(key, m, costs, sent, readings)) for m in columns)]
+            [
+                Entry(f"{words}, measured"),
+                *(Entry(_measured(key, m, costs, sent, readings)) for m in columns),
+            ]
         )
     table = Table(
         "shortcomings",

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pfedsim.report.document import Cell, Document, Figure, Section, Table, cells
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Record, Store
+from pfedsim.experiments import Cell, Record, Store
+from pfedsim.report import Document, Entry, Figure, Section, Table, entries
+from pfedsim_paper.forms import StudyCell
 from pfedsim_paper.grid import dealt, set_name
 from pfedsim_paper.lengths import LENGTHS, alone, trained
 from pfedsim_paper.likeness import SUBSETS
@@ -28,11 +28,11 @@ DIVIDED = (
 )
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     """Shared with the study `metrics`."""
     choice = choice.of()
     return [
-        Run(
+        StudyCell(
             alone(data, choice, length, None, seed, clients=4, partition="given", minimum=2),
             "likeness",
             (("clients", "four"), ("trained", length)),
@@ -47,7 +47,7 @@ def name(a: int, b: int) -> str:
     return f"({NAMES[a]}, {NAMES[b]})"
 
 
-def heading(cell: Run) -> str:
+def heading(cell: Cell) -> str:
     dealt_ = f", {dealt(cell.words['alpha'])}" if "alpha" in cell.words else ""
     return f"{set_name(str(cell.words['data']))}{dealt_}, trained for {trained(cell)}, seed {cell.words['seed']}"
 
@@ -75,21 +75,21 @@ def _begins(maps: Mapping[str, np.ndarray]) -> dict[str, float]:
     }
 
 
-def _parts(record: Record, cell: Run) -> list[str | Table | Figure]:
+def _parts(record: Record, cell: Cell) -> list[str | Table | Figure]:
     label = f"similarity-{cell.words['data']}-{dict(cell.extra)['trained']}-{cell.words['seed']}"
     found = record.found
     matrix = np.array([found["cosines"][f"{a}{b}"] for a, b in combinations(range(4), 2)])
     digits, digits_cs = decimals(matrix), decimals(np.array(found["CS"]))
     theirs = dict(zip(PAIRS, paper()["metrics"]["CS"], strict=True))
-    rows: list[list[Cell]] = []
+    rows: list[list[Entry]] = []
     for a, b in combinations(range(4), 2):
-        per_class = [Cell(f"{v:.{digits}f}", value=v) for v in found["cosines"][f"{a}{b}"]]
+        per_class = [Entry(f"{v:.{digits}f}", value=v) for v in found["cosines"][f"{a}{b}"]]
         both = theirs.get((a, b))
         rows.append(
             [
-                *cells(name(a, b), f"{found['data'][a][b]:.2f}"),
-                Cell(f"{found['CS'][a][b]:.{digits_cs}f}", value=found["CS"][a][b]),
-                *cells("-" if both is None else f"{both:.2f}"),
+                *entries(name(a, b), f"{found['data'][a][b]:.2f}"),
+                Entry(f"{found['CS'][a][b]:.{digits_cs}f}", value=found["CS"][a][b]),
+                *entries("-" if both is None else f"{both:.2f}"),
                 *per_class,
             ]
         )
@@ -106,7 +106,7 @@ def _parts(record: Record, cell: Run) -> list[str | Table | Figure]:
     )
 
     def draw(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import heat_maps
+        from pfedsim.report import heat_maps
 
         maps, pairs = {"cosine of the rows, by pair and class": matrix}, [row[0].text for row in rows]
         return heat_maps(
@@ -125,7 +125,7 @@ def _parts(record: Record, cell: Run) -> list[str | Table | Figure]:
         )
 
     def draw_pairs(path: Path, width: float) -> Path:
-        from pfedsim.report.plots import heat_maps
+        from pfedsim.report import heat_maps
 
         maps = {"data (1 - Eq. 1)": np.array(found["data"]), "classifiers (CS)": np.array(found["CS"])}
         written = {name: decimals(values) for name, values in maps.items()}

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from pfedsim_paper.cells import Record
+from pfedsim.experiments import Record
 from pfedsim_paper.grid import tested
 
 SHAPE = "3x32x32, 10 classes, batch 32"  # of CIFAR-10, in bench.json

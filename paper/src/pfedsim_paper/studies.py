@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pfedsim.errors import Error
-from pfedsim.report.document import Document
+from pfedsim.experiments import Cell, Store
+from pfedsim.report import Document
 from pfedsim_paper import (
     accuracy,
     cka,
@@ -24,7 +25,6 @@ from pfedsim_paper import (
     similarity,
     workflow,
 )
-from pfedsim_paper.cells import Cell, Store
 from pfedsim_paper.protocol import OF_THE_PAPER, TEN_CLASSES, WHOLE, Choice, base
 
 ALL = ("methods", "data", "alpha", "seeds")

@@ -6,12 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pfedsim.core import scoring
-from pfedsim.core.method import ServerState
-from pfedsim.core.server import Round
-from pfedsim.data.federation import Federation
-from pfedsim.runs.config import Config
-from pfedsim.runs.setup import Session, one_thread, prepare
+from pfedsim.core import Round, ServerState, score
+from pfedsim.data import Federation
+from pfedsim.runs import Config, Session, one_thread, prepare
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,5 +34,5 @@ def last(config: Config, federation: Federation) -> tuple[Session, ServerState]:
 def models(session: Session, server: ServerState) -> list[Tensor]:
     """Every client's model as served."""
     with one_thread():
-        scores = scoring.score(session.side, server, models=True)
+        scores = score(session.side, server, models=True)
     return [c.model for c in scores.clients if c.model is not None]

@@ -8,22 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from pfedsim.core.rows import Pairs
-from pfedsim.report.document import Document, Figure, Section, Table, cells
-from pfedsim.report.tables import size
-from pfedsim.runs.config import Config
-from pfedsim_paper.cells import Cell as Run
-from pfedsim_paper.cells import Store
+from pfedsim.core import Pairs
+from pfedsim.experiments import Cell, Store, packed, unpacked
+from pfedsim.report import Document, Figure, Section, Table, entries, size
+from pfedsim.runs import Config
+from pfedsim_paper.forms import StudyCell
 from pfedsim_paper.grid import dealt, set_name
-from pfedsim_paper.packing import packed, unpacked
 from pfedsim_paper.protocol import Choice, words
 
 
-def plan(choice: Choice) -> list[Run]:
+def plan(choice: Choice) -> list[Cell]:
     choice = choice.of(methods=("pfedsim",), data=("digits",), alphas=(0.5,))
     quiet = {"score": {"every": 0, "finetune": 0}}
     return [
-        Run(
+        StudyCell(
             words(data, "pfedsim", alpha, choice.seeds[0], {**quiet, **choice.settings}, full=choice.full),
             "workflow",
         )
@@ -34,8 +32,7 @@ def plan(choice: Choice) -> list[Run]:
 
 def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The last round of each phase: what was sent to whom, what came back, what the server made of it."""
-    from pfedsim.runs.manifest import made_with
-    from pfedsim.runs.setup import federate
+    from pfedsim.runs import federate, made_with
     from pfedsim_paper import training
 
     found: dict[str, Any] = {}
@@ -83,14 +80,14 @@ def report(store: Store, choice: Choice) -> Document:
             if phase in found:
                 f = found[phase]
                 rows += [
-                    cells(
+                    entries(
                         f"{phase}, round {f['round']}",
                         "1 distribute",
                         f"{size(f['down'])} to each of clients {_listed(f['sampled'])}",
                     ),
-                    cells("", "2 train", f"loss {min(f['loss']):.3f} to {max(f['loss']):.3f}"),
-                    cells("", "3 send back", f"{size(f['up'])} from each"),
-                    cells("", "4 aggregate", _made(phase, f)),
+                    entries("", "2 train", f"loss {min(f['loss']):.3f} to {max(f['loss']):.3f}"),
+                    entries("", "3 send back", f"{size(f['up'])} from each"),
+                    entries("", "4 aggregate", _made(phase, f)),
                 ]
         table = Table(
             f"workflow-{cell.words['data']}",
@@ -127,9 +124,7 @@ def _drawn(found: Any) -> Any:
     def draw(path: Path, width: float) -> Path:
         from matplotlib import pyplot as plt
 
-        from pfedsim.report.figures import saved
-        from pfedsim.report.looks import COLOURS
-        from pfedsim.report.plots import NARROW
+        from pfedsim.report import COLOURS, NARROW, saved
 
         phases = [p for p in ("generalization", "personalization") if p in found]
         narrow = width < NARROW

@@ -6,15 +6,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pfedsim.errors import Error
+from pfedsim.lazy import public
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
     from pfedsim.backends.base import Backend
+    from pfedsim.backends.torch import normalised as normalised
     from pfedsim.core.layout import Layout
 
 NAMES = ("auto", "torch", "native")
+
+_later, __getattr__, _ = public(__name__, {"pfedsim.backends.torch": "normalised"})
+__all__ = ["NAMES", "make", *_later]
 
 
 def make(

@@ -5,7 +5,26 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pfedsim.lazy import public
+
+if TYPE_CHECKING:
+    from pfedsim.cli.options import assigned as assigned
+    from pfedsim.cli.options import listed as listed
+    from pfedsim.cli.options import numbers as numbers
+    from pfedsim.cli.side_by_side import watching_several as watching_several
+
+_later, __getattr__, _ = public(
+    __name__,
+    {
+        "pfedsim.cli.options": "assigned listed numbers",
+        "pfedsim.cli.side_by_side": "watching_several",
+    },
+)
+__all__ = ["Interrupted", "Terminated", "main", "stoppable", *_later]
 
 
 class Interrupted(BaseException):
@@ -14,6 +33,18 @@ class Interrupted(BaseException):
 
 class Terminated(BaseException):
     """SIGTERM."""
+
+
+@contextmanager
+def stoppable(then: Callable[[], str]) -> Iterator[None]:
+    """Says with a stop what to do next. Not KeyboardInterrupt itself, which click would take for its
+    own."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(then()) from None
+    except Terminated:
+        raise Terminated(then()) from None
 
 
 def _terminated(*_: Any) -> None:

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from pfedsim.cli import Interrupted, Terminated, data
+from pfedsim.cli import data, stoppable
+from pfedsim.cli.compare import compare
+from pfedsim.cli.folders import Fresh, Out, make_room
 from pfedsim.cli.models import export, predict
-from pfedsim.cli.options import Grouped, numbers, specs, with_settings
+from pfedsim.cli.options import Grouped, Json, Quiet, with_settings
 from pfedsim.cli.progress import reading, say_data, screen, watching
+from pfedsim.cli.show import doctor, print_runs, show
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS
 from pfedsim.runs.config import Config
-from pfedsim.runs.durable import held
 from pfedsim.runs.reader import Run, is_run_folder, slug, stated
 from pfedsim.track import check as check_tracker
 
@@ -39,12 +35,6 @@ app = typer.Typer(
 
 app.add_typer(data.app, name="data")
 
-Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the result's place")]
-Json = Annotated[bool, typer.Option("--json", help="print the summary as JSON, and nothing else")]
-Out = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="the folder to write (default: in runs/)")
-]
-Fresh = Annotated[bool, typer.Option("--fresh", help="delete an earlier run in that folder first")]
 Resume = Annotated[bool, typer.Option("--resume", help="go on with a stopped run in that folder")]
 Drift = Annotated[
     bool,
@@ -89,7 +79,13 @@ def run(
         _extend(extend, config, out, fresh, quiet, as_json, allow_drift)
         return
     place = out or _place(config)
-    resume = _make_room(place, resume, fresh)
+    if out is None and not fresh and place.is_dir() and is_run_folder(place):  # as compare does
+        resume = True
+        if not (quiet or as_json):
+            finished = (place / "summary.json").is_file()
+            what = "has this run already" if finished else "holds this run, stopped: it is continued"
+            screen().print(f"{place} {what}; --fresh runs it again", highlight=False, soft_wrap=True)
+    resume = make_room(place, resume, fresh)
     _carry_out(config, place, quiet, as_json, resume=resume, allow_drift=allow_drift)
 
 
@@ -116,7 +112,7 @@ def _extend(
     config, notice = extended(before, asked.rounds, where)
     config = config.model_copy(update={"state": asked.state})
     place = out or _place(config)
-    _make_room(place, False, fresh)
+    make_room(place, False, fresh)
     begin(before, config, place)
     if notice and not (quiet or as_json):
         screen().print(notice, highlight=False)
@@ -151,12 +147,11 @@ def resume(
 
 
 def _carry_out(config: Config | None, place: Path, quiet: bool, as_json: bool, **how: Any) -> None:
-    from pfedsim.report.tables import run_table
     from pfedsim.runs.execute import execute
     from pfedsim.runs.setup import federate
 
     console = screen()
-    with _stoppable(
+    with stoppable(
         lambda: f"; go on with: pfedsim resume {place}" if (place / "config.toml").is_file() else ""
     ):
         federation = None
@@ -171,8 +166,7 @@ def _carry_out(config: Config | None, place: Path, quiet: bool, as_json: bool, *
     elif quiet:
         print(place)
     else:
-        console.print(run_table([result]))
-        _say_drift(console, [result])
+        print_runs([result], console)
         console.print(
             f"written to {place}{_state_said(result)}; pictures: pfedsim show {place}",
             highlight=False,
@@ -189,118 +183,8 @@ def _state_said(run: Run) -> str:
     return f" (its final state takes {size(run.state_bytes)}; --no-state leaves it out)"
 
 
-@contextmanager
-def _stoppable(then: Callable[[], str]) -> Iterator[None]:
-    """Says with a stop what to do next. Not KeyboardInterrupt itself, which click would take for its
-    own."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted(then()) from None
-    except Terminated:
-        raise Terminated(then()) from None
-
-
-@app.command(cls=Grouped)
-@with_settings("method", "seed")
-def compare(
-    config: Config,
-    methods: Annotated[
-        str,
-        typer.Option(
-            "--methods",
-            metavar="NAMES",
-            help="all, or methods separated by commas",
-            rich_help_panel="Method and model",
-        ),
-    ] = "local,fedavg,pfedsim",
-    seeds: Annotated[
-        str,
-        typer.Option("--seeds", metavar="N,...", help="seeds: 42,43 or 42-44", rich_help_panel="Training"),
-    ] = "42",
-    out: Out = None,
-    fresh: Fresh = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
-) -> None:
-    """Run several methods on one federation (Local-Only always among them) and set them side by side."""
-    named, asked_seeds = specs(methods), numbers(seeds)
-    asked = sha256(f"{config.digest()} {named} {asked_seeds}".encode()).hexdigest()
-    place = out or Path("runs") / f"compare-{slug(config.data)}-{asked[:6]}"
-    if fresh:
-        _make_room(place, False, fresh)
-    elif place.exists() and not (place.is_dir() and _is_comparison(place)):
-        raise Error(f"{place} is not a comparison's folder; give another --out")
-    from pfedsim.methods import parse
-
-    for spec in named:
-        parse(spec, config.options)
-    from pfedsim.experiments.compare import compare as carry_out
-    from pfedsim.report.figures import comparison_figures
-    from pfedsim.report.formats import write_all
-    from pfedsim.report.tables import caption, comparison_tables, verdict
-    from pfedsim.runs.setup import federate
-
-    console = screen()
-    with _stoppable(lambda: "; the same command goes on"):
-        with reading(console, quiet or as_json) as tell:
-            federation = federate(config, tell=tell)
-        say_data(console, config.data, federation.data, quiet or as_json)
-        with watching(console, quiet or as_json) as watch:
-            result = carry_out(config, named, asked_seeds, place, watch, federation)
-    files = write_all(result, place) + comparison_figures(result, place / "figures")
-    if as_json:
-        print(json.dumps({m: {s: r.summary for s, r in by.items()} for m, by in result.runs.items()}))
-    elif quiet:
-        print(place)
-    else:
-        console.print()
-        console.print(caption(result), highlight=False)
-        for table in comparison_tables(result):
-            console.print(table)
-        console.print(verdict(result), highlight=False)
-        console.print("tables and pictures: " + ", ".join(map(str, files)), highlight=False, soft_wrap=True)
-
-
-@app.command()
-def show(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of finished runs")],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="DIR", help="where the pictures go (default: the first run's figures/)"
-        ),
-    ] = None,
-    html: Annotated[
-        bool,
-        typer.Option(
-            "--html", help="one self-contained page instead of pictures: report.html in the run's folder"
-        ),
-    ] = False,
-) -> None:
-    """A table of finished runs, and curves, similarities and per-client accuracies as pictures or as one
-    page."""
-    if html and len(runs) > 1:
-        raise Error(f"--html makes a page of one run, not of {len(runs)}")
-    from pfedsim.report.figures import run_figures
-    from pfedsim.report.tables import run_table
-
-    loaded = [Run(path) for path in runs]
-    console = screen()
-    console.print(run_table(loaded))
-    _say_drift(console, loaded)
-    if html:
-        from pfedsim.report.run_page import write
-
-        console.print(str(write(loaded[0], out or runs[0])), highlight=False, soft_wrap=True)
-        return
-    names = [r.summary["method"] for r in loaded]
-    alike = len(set(names)) < len(names)
-    named = {f"{name} ({r.path.name})" if alike else name: r for name, r in zip(names, loaded, strict=True)}
-    for picture in run_figures(named, out or runs[0] / "figures"):
-        console.print(str(picture), highlight=False, soft_wrap=True)
-
-
+app.command(cls=Grouped)(compare)
+app.command()(show)
 app.command()(export)
 app.command()(predict)
 
@@ -413,27 +297,7 @@ def _cause(why: str) -> str:
     return re.sub(r"^[a-z ]+: (?:AssertionError: )?|client \d+ in round \d+", "", why)
 
 
-@app.command()
-def doctor(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of runs, finished or not")],
-) -> None:
-    """Hold every file of a run's folder against its sha256; exit code 1 where something is wrong."""
-    from pfedsim.runs.doctor import examine
-
-    console, wrong = screen(), 0
-    for run in runs:
-        found = examine(run)
-        for sentence in found.wrong:
-            console.print(f"WRONG  {sentence}", highlight=False, markup=False, soft_wrap=True)
-        verdict = f"{len(found.wrong)} things are wrong" if found.wrong else "nothing is wrong"
-        console.print(
-            f"{found.state or run}; {found.checked} files checked, {verdict}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
-        wrong += len(found.wrong)
-    raise typer.Exit(1 if wrong else 0)
+app.command()(doctor)
 
 
 @app.command()
@@ -465,68 +329,3 @@ def _plugins() -> None:
 
 
 _plugins()
-
-
-def _say_drift(console: Console, runs: list[Run]) -> None:
-    """Marked runs are shown as such."""
-    for run in runs:
-        if drift := run.summary.get("drift"):
-            console.print(
-                f"{run.path} was resumed with other software or hardware: {'; '.join(drift)}",
-                highlight=False,
-                soft_wrap=True,
-            )
-
-
-def _make_room(place: Path, resume: bool, fresh: bool) -> bool:
-    """Whether an earlier run in that folder goes on; what is in the way is deleted only when that was
-    said."""
-    if resume and fresh:
-        raise Error("--resume goes on with an earlier run and --fresh deletes it; give one of them")
-    if not place.exists():
-        return False
-    if not place.is_dir():
-        raise Error(f"{place} is a file; --out names a folder")
-    if not any(place.iterdir()) or resume:
-        return resume
-    if not fresh and is_run_folder(place) and sys.stdin.isatty() and sys.stdout.isatty():
-        what = "a finished run" if (place / "summary.json").is_file() else "a run that was stopped"
-        answer = typer.prompt(
-            f"{place} holds {what}: resume it, start afresh (deletes it), or quit? [resume/fresh/quit]",
-            default="resume",
-        )
-        if answer not in ("resume", "fresh"):
-            raise typer.Exit(2)
-        if answer == "resume":
-            return True
-        fresh = True
-    if not fresh:
-        raise Error(
-            f"{place} exists already; give another --out, --resume to go on with it, or --fresh to "
-            "delete it first"
-        )
-    _remove(place)
-    return False
-
-
-def _remove(place: Path) -> None:
-    """Deletes earlier runs, and nothing that is not ours or in use."""
-    if place.resolve() == Path.cwd() or place.resolve() in Path.cwd().parents:
-        raise Error(f"{place} holds the working directory; it is not deleted")
-    if not (is_run_folder(place) or _is_comparison(place)):
-        raise Error(f"{place} holds more than a run of pfedsim; it is not deleted")
-    if place.is_symlink():
-        raise Error(f"{place} is a link; delete what it leads to yourself, or give another --out")
-    with ExitStack() as stack:
-        for timings in place.rglob("timings.jsonl"):
-            stack.enter_context(held(timings.parent))
-        shutil.rmtree(place)
-
-
-def _is_comparison(place: Path) -> bool:
-    """Only runs, and what `compare` writes beside them."""
-    ours = {"table.md", "table.tex", "table.csv", "gains.csv", "figures"}
-    others = [p for p in place.iterdir() if p.name not in ours]
-    return all(p.is_dir() and is_run_folder(p) for p in others) and (
-        bool(others) or not any(place.iterdir())
-    )

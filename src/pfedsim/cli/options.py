@@ -44,6 +44,8 @@ GROUPS = {
     "Output": ("track", "state"),
 }
 EXTENDS = ("rounds", "workers", "data_dir", "track", "state")  # what may go with --extend
+Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the result's place")]
+Json = Annotated[bool, typer.Option("--json", help="print the summary as JSON, and nothing else")]
 OUTPUT, OTHER = "Output", "Settings without an option"
 FILE = "settings from a file; options override them"
 SET = "any setting; may be given several times"

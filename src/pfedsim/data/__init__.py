@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pfedsim.data import catalogue, own
+from pfedsim.data import catalogue, own, partition
 from pfedsim.data.cache import Tell, quiet
 from pfedsim.data.catalogue import data_dir
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.task import Defaults
 from pfedsim.errors import Error, nearest
+from pfedsim.lazy import public
+
+if TYPE_CHECKING:
+    from pfedsim.data.federation import Federation as Federation
 
 NAMES = tuple(catalogue.KNOWN)
 FILES = (".npz", *own.TABLES)
@@ -49,4 +54,5 @@ def read(
     return own.load(own.added(where)[name]).read(name, size, tell)
 
 
-__all__ = ["NAMES", "DataSet", "Defaults", "check_name", "data_dir", "read"]
+_later, __getattr__, _ = public(__name__, {"pfedsim.data.federation": "Federation"})
+__all__ = ["NAMES", "DataSet", "Defaults", "check_name", "data_dir", "own", "partition", "read", *_later]

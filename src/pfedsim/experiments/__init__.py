@@ -1,1 +1,35 @@
-"""Several runs under one question."""
+"""Experiments: cells found by their settings, run side by side, and compared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pfedsim.lazy import public
+
+if TYPE_CHECKING:
+    from pfedsim.experiments.cell import Cell as Cell
+    from pfedsim.experiments.cell import Record as Record
+    from pfedsim.experiments.cell import base_name as base_name
+    from pfedsim.experiments.compare import Comparison as Comparison
+    from pfedsim.experiments.distil import Clock as Clock
+    from pfedsim.experiments.distil import run_cell as run_cell
+    from pfedsim.experiments.packing import packed as packed
+    from pfedsim.experiments.packing import unpacked as unpacked
+    from pfedsim.experiments.runner import Plan as Plan
+    from pfedsim.experiments.runner import missing_data as missing_data
+    from pfedsim.experiments.runner import plan as plan
+    from pfedsim.experiments.runner import run as run
+    from pfedsim.experiments.store import Store as Store
+    from pfedsim.experiments.store import read as read
+
+__all__, __getattr__, __dir__ = public(
+    __name__,
+    {
+        "pfedsim.experiments.cell": "Cell Record base_name",
+        "pfedsim.experiments.compare": "Comparison",
+        "pfedsim.experiments.distil": "Clock run_cell",
+        "pfedsim.experiments.packing": "packed unpacked",
+        "pfedsim.experiments.runner": "Plan missing_data plan run",
+        "pfedsim.experiments.store": "Store read",
+    },
+)

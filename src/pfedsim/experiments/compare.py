@@ -1,22 +1,31 @@
-"""Several methods on one federation, over several seeds; finished runs are reused, stopped ones go on."""
+"""Several methods on one federation, over several seeds. Finished runs are reused, stopped ones continue."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pfedsim.data.federation import Federation
-from pfedsim.errors import Error
-from pfedsim.methods import label, parse
+from pfedsim.errors import Error, nearest
+from pfedsim.experiments.cell import Cell
+from pfedsim.experiments.folders import Folders
+from pfedsim.experiments.runner import run as run_side_by_side
+from pfedsim.methods import METHODS, label, parse
 from pfedsim.runs.config import Config
-from pfedsim.runs.execute import Watch, execute
-from pfedsim.runs.reader import Run, is_run_folder, slug
-from pfedsim.runs.setup import federate, prepare
+from pfedsim.runs.execute import Watch
+from pfedsim.runs.reader import Run
+from pfedsim.runs.setup import federate
+
+if TYPE_CHECKING:
+    from pfedsim.report.statistics import Difference
 
 ALONE = "Local-Only"
 COMMON = "FedAvg"
@@ -24,12 +33,15 @@ COMMON = "FedAvg"
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs by method's label and seed, all on the same federation."""
+    """Runs by the method's label and seed, all on the same federation. Every file is read once."""
 
     runs: dict[str, dict[int, Run]]
     seeds: tuple[int, ...]
     keep: Any = field(default=None, repr=False, compare=False)
     """a temporary folder lives as long as this"""
+    _differences: dict[tuple[str, str, str], Difference] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def methods(self) -> list[str]:
@@ -45,10 +57,58 @@ class Comparison:
             values.append(np.nan if value is None else value)
         return np.array(values, dtype=float)
 
+    @cached_property
+    def accuracies(self) -> dict[str, np.ndarray]:
+        """Each method's (seed, client) accuracy, as served."""
+        return {
+            method: np.array([by_seed[seed].client_values() for seed in self.seeds])
+            for method, by_seed in self.runs.items()
+        }
+
     def client_gains(self, method: str, reference: str = ALONE) -> np.ndarray:
         """(seed, client) accuracy above the reference method's, same client, same seed, as served."""
-        pairs = [(self.runs[method][s], self.runs[reference][s]) for s in self.seeds]
-        return np.array([np.subtract(a.client_values(), b.client_values()) for a, b in pairs])
+        gains: np.ndarray = self.accuracies[method] - self.accuracies[reference]
+        return gains
+
+    @cached_property
+    def _hits(self) -> dict[tuple[str, str], list[list[np.ndarray]]]:
+        scored = {"served", *(["finetuned"] if self.epochs else [])}
+        return {
+            (method, model): [by_seed[seed].hits(model) for seed in self.seeds]
+            for method, by_seed in self.runs.items()
+            for model in scored
+        }
+
+    @property
+    def epochs(self) -> int:
+        """Local epochs before the second score; 0 where a run has none."""
+        after = [run.summary["finetuned"] for by in self.runs.values() for run in by.values()]
+        return min((int(score["epochs"]) if score else 0 for score in after), default=0)
+
+    def difference(self, method: str, reference: str, model: str = "served") -> Difference:
+        """How far the method lies above the reference, same kind of model on both sides; the pair in the
+        other order gives the exact negative."""
+        from pfedsim.report.statistics import paired_difference
+
+        first, second = sorted((method, reference))
+        if (first, second, model) not in self._differences:
+            self._differences[first, second, model] = paired_difference(
+                self._hits[first, model], self._hits[second, model]
+            )
+        found = self._differences[first, second, model]
+        return found if first == method else found.negative()
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row per method: the numbers of every column, in % or points. `pandas.DataFrame(c.table())`
+        takes it."""
+        from pfedsim.report.comparison import rows
+
+        return rows(self)
+
+    def _repr_html_(self) -> str:
+        from pfedsim.report.comparison import notebook
+
+        return notebook(self)
 
 
 def compare(
@@ -58,44 +118,88 @@ def compare(
     out: Path | None,
     watch: Watch | None = None,
     federation: Federation | None = None,
+    rerun: Sequence[str] = (),
 ) -> Comparison:
     """Runs every method with every seed into `out`, on `federation` or the one that the configuration asks
-    for; Local-Only is always among them."""
+    for; Local-Only is always among them. `rerun`: methods whose earlier runs are deleted first."""
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise Error(
             f"seeds {', '.join(map(str, seeds)) or 'missing'}: give different whole numbers from 0 on"
         )
-    specs = list(methods)
-    if not any(label(parse(spec, config.options)) == ALONE for spec in specs):
-        specs.insert(0, "local")
-    labels = {spec: label(parse(spec, config.options)) for spec in specs}
-    named = [labels[spec] for spec in specs]
-    twice = [spec for spec in specs if named.count(labels[spec]) > 1]
-    if twice:
-        raise Error(
-            f"{' and '.join(twice)} have the same name in the table, {labels[twice[0]]}; give each once"
-        )
-    federation = federation or federate(config)
+    specs = with_local_only(config, methods)
+    again = {_named(name, specs) for name in rerun}
     keep = tempfile.TemporaryDirectory(prefix="pfedsim-") if out is None else None
-    place = Path(keep.name) if keep else Path(str(out))
-    for spec in specs:  # what is refused is refused before anything runs
-        prepare(config.model_copy(update={"method": spec}), federation).begin()
+    store = Folders(Path(keep.name) if keep else Path(str(out)), federation or federate(config))
+    cells = {
+        (specs[spec], seed): Cell.of(config.model_copy(update={"method": spec, "seed": seed}))
+        for spec in specs
+        for seed in seeds
+    }
+    for cell in cells.values():  # whatever is refused is refused before anything is deleted or run
+        store.resolved(cell)
+    for cell in cells.values():
+        if cell.config.method in again:
+            store.remove(cell)
+    found = {key: store.find(cell) for key, cell in cells.items()}
+    _run_missing([cells[key] for key, run in found.items() if run is None], store, config, watch)
     runs: dict[str, dict[int, Run]] = {}
-    for spec in specs:
-        for seed in seeds:
-            one = config.model_copy(update={"method": spec, "seed": seed})
-            folder = place / f"{slug(labels[spec])}-seed{seed}"
-            run = _finished(folder, prepare(one, federation).config)
-            runs.setdefault(labels[spec], {})[seed] = run or execute(
-                one, folder, federation, watch, resume=folder.exists()
-            )
+    for (name, seed), cell in cells.items():
+        runs.setdefault(name, {})[seed] = found[name, seed] or Run(store.path(cell))
     return Comparison(runs, tuple(seeds), keep)
 
 
-def _finished(folder: Path, config: Config) -> Run | None:
-    if not folder.exists() or (is_run_folder(folder) and not (folder / "summary.json").is_file()):
-        return None
-    run = Run(folder)
-    if run.summary["config_digest"] != config.digest():
-        raise Error(f"{folder} holds a run with other settings; choose another --out")
-    return run
+def with_local_only(config: Config, methods: Sequence[str]) -> dict[str, str]:
+    """Each method's label; Local-Only comes first where it was not asked for."""
+    specs = list(methods)
+    if ALONE not in [label(parse(spec, config.options)) for spec in specs]:
+        specs.insert(0, "local")
+    named = [label(parse(spec, config.options)) for spec in specs]
+    twice = [spec for spec, name in zip(specs, named, strict=True) if named.count(name) > 1]
+    if twice:
+        name = label(parse(twice[0], config.options))
+        raise Error(f"{' and '.join(twice)} have the same name in the table, {name}; give each once")
+    return dict(zip(specs, named, strict=True))
+
+
+def _named(name: str, specs: dict[str, str]) -> str:
+    """The method that `--rerun` names, by its spec or its label."""
+    for spec, title in specs.items():
+        if name.lower() in (spec.lower(), title.lower()):
+            return spec
+    raise Error(f"--rerun {name}: it is not among the methods compared; {nearest(name, specs)}")
+
+
+def _run_missing(cells: Sequence[Cell], store: Folders, config: Config, watch: Watch | None) -> None:
+    """Runs as many cells side by side as there are cores; the cores left over are shared out among them."""
+    tell = watch or (lambda _: None)
+    cores = config.workers or len(os.sched_getaffinity(0))
+    jobs = min(cores, len(cells)) if config.device == "cpu" else 1
+    if jobs <= 1:
+        for cell in cells:
+            store.execute(cell, watch)
+        return
+    shared = [Cell({**cell.words, "workers": cores // jobs}) for cell in cells]
+    progress = run_side_by_side(shared, store.execute, jobs, lambda _, done: tell(done))
+    with closing(progress) as ended:
+        for _, failure in ended:
+            if failure is not None:
+                raise failure
+
+
+def load(folder: Path) -> Comparison:
+    """The comparison in a folder that `compare` wrote, over the seeds that all its methods have."""
+    finished = [Run(p) for p in sorted(folder.iterdir()) if (p / "summary.json").is_file()]
+    by_method: dict[str, dict[int, Run]] = {}
+    for run in sorted(finished, key=_order):
+        by_method.setdefault(run.summary["method"], {})[run.summary["seed"]] = run
+    seeds = sorted(set.intersection(*map(set, by_method.values()))) if by_method else []
+    if ALONE not in by_method or not seeds:
+        raise Error(f"{folder} is not finished: no seed of {ALONE} and of all other methods is complete")
+    return Comparison({m: {s: by[s] for s in seeds} for m, by in by_method.items()}, tuple(seeds))
+
+
+def _order(run: Run) -> tuple[int, str]:
+    """As `pfedsim methods` lists them, then the user's own."""
+    names = list(METHODS)
+    method = run.config.method.partition(":")[0]
+    return (names.index(method) if method in names else len(names), run.summary["method"])

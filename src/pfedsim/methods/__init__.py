@@ -24,7 +24,31 @@ from pfedsim.methods.fedrep import FedRep
 from pfedsim.methods.local import LocalOnly
 from pfedsim.methods.perfedavg import PerFedAvg
 from pfedsim.methods.pfedsim import PFedSim
+from pfedsim.methods.two_stage import TwoStage
 from pfedsim.plugin import load_class
+
+__all__ = [
+    "METHODS",
+    "FedAP",
+    "FedAvg",
+    "FedBN",
+    "FedDyn",
+    "FedFomo",
+    "FedGen",
+    "FedPer",
+    "FedProx",
+    "FedRep",
+    "LocalOnly",
+    "PFedSim",
+    "PerFedAvg",
+    "TwoStage",
+    "label",
+    "literal",
+    "make",
+    "name_of",
+    "parse",
+    "settings_of",
+]
 
 METHODS: dict[str, type[Method]] = {
     "local": LocalOnly,

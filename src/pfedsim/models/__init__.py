@@ -19,6 +19,8 @@ OURS = {
 }
 NAMES = tuple(OURS)
 
+__all__ = ["NAMES", "build", "check_name"]
+
 
 def check_name(name: str) -> None:
     """Refuses a name that cannot be a network, without importing torch."""

@@ -10,13 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pfedsim.report import page
 from pfedsim.report.latex import latex
-
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
 
 BEST, SECOND = "best", "second"
 MARKDOWN = {BEST: "**{}**", SECOND: "<u>{}</u>", "": "{}"}
@@ -26,7 +22,7 @@ DAGGERS = ("†", "‡", "§", "¶")
 
 
 @dataclass(frozen=True)
-class Cell:
+class Entry:
     """What a table shows at one place: its words, whether they are best or second, and the number behind
     them."""
 
@@ -43,7 +39,7 @@ class Table:
     name: str
     title: str
     head: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[Entry]]
     groups: Sequence[tuple[str, int]] = ()
     rules: Sequence[int] = ()
     notes: Sequence[str] = ()
@@ -53,6 +49,8 @@ class Table:
     """the same numbers as another table, laid out for LaTeX; left out on pages and screens"""
     bars: Sequence[int] = ()
     """columns that LaTeX draws a line before"""
+    names: int = 1
+    """columns at the left that say what a row is"""
 
     def sentences(self) -> list[bool]:
         """Which columns hold any."""
@@ -102,18 +100,24 @@ class Document:
         return [part for part in self.parts() if isinstance(part, Figure)]
 
 
-def cells(*texts: object) -> list[Cell]:
+def entries(*texts: object) -> list[Entry]:
     """Plain cells."""
-    return [text if isinstance(text, Cell) else Cell(str(text)) for text in texts]
+    return [text if isinstance(text, Entry) else Entry(str(text)) for text in texts]
 
 
-def ranked(values: Sequence[float | None], texts: Sequence[str]) -> list[Cell]:
-    """Best and second best marked, by the numbers as printed to two decimals; equals share a place."""
+def ranked(values: Sequence[float | None], texts: Sequence[str]) -> list[Entry]:
+    """Best and second best marked, by the numbers as printed to two decimals. Two may share a place; a place
+    that more share, or everybody, is not marked."""
     shown = [None if v is None else round(v, 2) for v in values]
-    order = sorted({v for v in shown if v is not None}, reverse=True)
-    places = {v: (BEST, SECOND)[k] for k, v in enumerate(order[:2])}
+    known = [v for v in shown if v is not None]
+    order = sorted(set(known), reverse=True)
+    places = {
+        v: mark
+        for v, mark in zip(order, (BEST, SECOND), strict=False)
+        if known.count(v) <= 2 and (known.count(v) < len(known) or len(known) == 1)
+    }
     marks = ["" if v is None else places.get(v, "") for v in shown]
-    return [Cell(text, mark, value) for text, mark, value in zip(texts, marks, values, strict=True)]
+    return [Entry(text, mark, value) for text, mark, value in zip(texts, marks, values, strict=True)]
 
 
 def markdown(document: Document, level: int = 1, pictures: str | None = None) -> str:
@@ -136,7 +140,8 @@ def markdown(document: Document, level: int = 1, pictures: str | None = None) ->
 def markdown_table(table: Table) -> str:
     head = _headings(table)
     sides = "".join(
-        "|---" if words or table.prose or k == 0 else "|---:" for k, words in enumerate(table.sentences())
+        "|---" if words or table.prose or k < table.names else "|---:"
+        for k, words in enumerate(table.sentences())
     )
     lines = [f"**{table.title}**", "", _piped(head), f"{sides}|"]
     lines += [
@@ -176,7 +181,7 @@ def _html_part(part: str | Table | Figure) -> str:
     if isinstance(part, str):
         return _html_words(part)
     if isinstance(part, Table):
-        return _html_table(part)
+        return html_table(part)
     return f"<p>{escape(part.title)}</p>\n" + page.picture(
         lambda path, width: part.draw(path, min(width, part.width)), part.title
     )
@@ -195,7 +200,8 @@ def _html_words(text: str) -> str:
     return "\n".join(made)
 
 
-def _html_table(table: Table) -> str:
+def html_table(table: Table) -> str:
+    """The table with its title and notes, as a part of a page."""
     rows = []
     if table.groups:
         rows.append(
@@ -204,7 +210,8 @@ def _html_table(table: Table) -> str:
             + "</tr>"
         )
     kinds = [
-        ' class="words"' if table.prose else ' class="long"' if words else "" for words in table.sentences()
+        ' class="words"' if table.prose or 0 < k < table.names else ' class="long"' if words else ""
+        for k, words in enumerate(table.sentences())
     ]
     rows.append(
         "<tr>"
@@ -219,56 +226,6 @@ def _html_table(table: Table) -> str:
         rows.append("<tr>" + "".join(shown) + "</tr>")
     notes = "".join(map(_html_words, table.notes))
     return f'<p><b>{escape(table.title)}</b></p><div class="scroll"><table>{"".join(rows)}</table></div>{notes}'
-
-
-def terminal(table: Table, width: int) -> list[RichTable]:
-    """For a screen of this width, without title and notes: a table for each group of columns, and for as
-    many of them as fit."""
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    styles = {BEST: "bold", SECOND: "underline", "": ""}
-    long = table.sentences()
-    made = []
-    for words, columns in _fitting(table, width):
-        shown = RichTable(title=words or None, title_justify="left")
-        shown.add_column(table.head[0], no_wrap=not long[0])
-        for k in columns:
-            shown.add_column(
-                table.head[k], justify="left" if long[k] else "right", no_wrap=not (long[k] or table.prose)
-            )
-        for n, row in enumerate(table.rows):
-            shown.add_row(
-                *(Text(row[k].text, style=styles[row[k].mark]) for k in [0, *columns]),
-                end_section=n + 1 in table.rules,
-            )
-        made.append(shown)
-    return made
-
-
-def _fitting(table: Table, width: int) -> list[tuple[str, list[int]]]:
-    """The columns of each group, in parts that fit beside the first column; sentences wrap, within a third
-    of the screen."""
-    room = [
-        3 + max(len(line) for line in [table.head[k], *(row[k].text for row in table.rows)])
-        for k in range(len(table.head))
-    ]
-    room = [
-        min(needed, width // 3) if sentences else needed
-        for needed, sentences in zip(room, table.sentences(), strict=True)
-    ]
-    parts: list[tuple[str, list[int]]] = []
-    at = 1
-    for words, count in table.groups or [("", len(table.head) - 1)]:
-        here: list[int] = []
-        for k in range(at, at + count):
-            if here and not table.prose and room[0] + sum(room[j] for j in [*here, k]) + 1 > width:
-                parts.append((words, here))
-                here = []
-            here.append(k)
-        parts.append((words, here))
-        at += count
-    return parts
 
 
 def csv_text(tables: Sequence[Table]) -> str:

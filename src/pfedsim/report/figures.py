@@ -14,8 +14,8 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
 from pfedsim.core.rows import Pairs
-from pfedsim.experiments.compare import Comparison
 from pfedsim.methods.two_stage import TwoStage
+from pfedsim.report.bands import draw_curve
 from pfedsim.report.looks import SCATTERED, looks
 from pfedsim.runs.reader import Run
 
@@ -41,14 +41,7 @@ def curves(runs: Mapping[str, Sequence[Run]], path: Path, width: float = 7.5) ->
     bands = any(len(several) > 1 for several in runs.values())
     styles = looks(runs)
     for name, several in runs.items():
-        lines = [_curve(run) for run in several]
-        rounds = sorted(set.intersection(*(set(line) for line in lines)))
-        values = 100 * np.array([[line[r] for r in rounds] for line in lines])
-        axes.plot(rounds, values.mean(0), label=name, **styles[name])
-        if len(values) > 1:
-            axes.fill_between(
-                rounds, values.min(0), values.max(0), color=styles[name]["color"], alpha=0.15, linewidth=0
-            )
+        draw_curve(axes, name, [_curve(run) for run in several], styles[name])
     axes.set(
         xlabel="round",
         ylabel="accuracy over all test samples, %",
@@ -80,9 +73,11 @@ def _switch(run: Run) -> int | None:
     return switch if 0 < switch < run.summary["rounds"] else None
 
 
-def _curve(run: Run) -> dict[int, float]:
+def _curve(run: Run) -> dict[float, float]:
     return {
-        m["round"]: m["micro"] for m in run.metrics() if m.get("model") == "served" and m["split"] == "test"
+        m["round"]: 100 * m["micro"]
+        for m in run.metrics()
+        if m.get("model") == "served" and m["split"] == "test"
     }
 
 
@@ -154,42 +149,3 @@ def similarity(pairs: Pairs, path: Path, title: str, width: float = 6.2) -> Path
     axes.set_yticks(range(0, len(ids), step), [str(i) for i in ids[::step]], fontsize=8)
     axes.set(xlabel="client", ylabel="client", title=f"{title}\n(grey: never met, or itself)")
     return saved(figure, path)
-
-
-def comparison_figures(comparison: Comparison, folder: Path) -> list[Path]:
-    """All pictures of a comparison; client by client and similarities are of the first seed."""
-    seed = comparison.seeds[0]
-    first = {name: by_seed[seed] for name, by_seed in comparison.runs.items()}
-    made = [
-        curves(
-            {name: list(by_seed.values()) for name, by_seed in comparison.runs.items()},
-            folder / "curves.png",
-        ),
-        clients(
-            {name: run.client_values() for name, run in first.items()},
-            folder / "clients.png",
-            f"Each client's accuracy, as served, seed {seed}",
-        ),
-    ]
-    return made + _similarities({f"{name}, seed {seed}": run for name, run in first.items()}, folder)
-
-
-def run_figures(runs: Mapping[str, Run], folder: Path) -> list[Path]:
-    """All pictures of one or several runs, overlaid; client by client only where they have the same
-    clients."""
-    made = [curves({name: [run] for name, run in runs.items()}, folder / "curves.png")]
-    if len({run.config.digests.partition for run in runs.values()}) == 1:
-        made.append(
-            clients({name: run.client_values() for name, run in runs.items()}, folder / "clients.png")
-        )
-    return made + _similarities(runs, folder)
-
-
-def _similarities(runs: Mapping[str, Run], folder: Path) -> list[Path]:
-    made: list[Path] = []
-    for name, run in runs.items():
-        pairs = run.similarity()
-        if pairs is not None and pairs.ids:
-            file = "similarity.png" if not made else f"similarity-{len(made) + 1}.png"
-            made.append(similarity(pairs, folder / file, f"{name}, after round {run.summary['rounds']}"))
-    return made

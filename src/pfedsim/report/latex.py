@@ -63,11 +63,10 @@ def packages(names: Sequence[str]) -> str:
     return rf"% needs \usepackage{{{','.join(names)}}}" + "\n"
 
 
-def latex(tables: Sequence[Table]) -> str:
-    """A file of tables to \\input."""
-    return packages(["booktabs", *["longtable"] * any(t.prose for t in tables)]) + "\n".join(
-        map(latex_table, tables)
-    )
+def latex(tables: Sequence[Table], caption: str = "") -> str:
+    """A file of tables to \\input; `caption` becomes a comment on top."""
+    needs = packages(["booktabs", *["longtable"] * any(t.prose for t in tables)])
+    return needs + (f"% {caption}\n" if caption else "") + "\n".join(map(latex_table, tables))
 
 
 def latex_table(table: Table) -> str:
@@ -91,7 +90,7 @@ def _columns(table: Table) -> str:
     if table.prose:
         return rf"p{{0.1\textwidth}}*{{{others}}}{{p{{{0.75 / others:.2f}\textwidth}}}}"
     kinds = [
-        r"p{0.3\textwidth}" if sentences else "c" if k else "l"
+        r"p{0.3\textwidth}" if sentences else "l" if k < table.names else "c"
         for k, sentences in enumerate(table.sentences())
     ]
     return "".join("|" * (k in table.bars) + kind for k, kind in enumerate(kinds))

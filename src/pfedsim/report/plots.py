@@ -15,6 +15,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
+from pfedsim.report.bands import draw_curve
 from pfedsim.report.figures import saved
 from pfedsim.report.looks import COLOURS, SCATTERED, looks
 
@@ -54,18 +55,7 @@ def lines(
     styles = looks(name for panel in curves.values() for name in panel)
     for ax, (title, panel) in zip(axes, curves.items(), strict=True):
         for name, several in panel.items():
-            common = sorted(set.intersection(*(set(x) for x, _ in several)))
-            values = np.array([[dict(zip(x, y, strict=True))[c] for c in common] for x, y in several])
-            ax.plot(common, values.mean(0), label=name, **styles[name])
-            if len(values) > 1:
-                ax.fill_between(
-                    common,
-                    values.min(0),
-                    values.max(0),
-                    color=styles[name]["color"],
-                    alpha=0.15,
-                    linewidth=0,
-                )
+            draw_curve(ax, name, [dict(zip(x, y, strict=True)) for x, y in several], styles[name])
         ax.set(xlabel=xlabel, ylabel=ylabel, title=title)
         if log:
             ax.set_xscale("log")
@@ -108,7 +98,7 @@ def points(
     return saved(figure, path)
 
 
-def columns(
+def scattered(
     values: Mapping[str, Mapping[str, Sequence[float]]], path: Path, width: float, ylabel: str
 ) -> Path:
     """A place across for each group; in it a column of points for each name, drawn apart in their order so

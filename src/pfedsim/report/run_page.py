@@ -1,25 +1,32 @@
-"""A run as one page: what ran, what came of it for whom, what it cost, and where."""
+"""A run as one page: what ran, what came of it for whom, what it cost, and where; or several side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pfedsim.data.partition import names_in
-from pfedsim.report import figures, page
-from pfedsim.report.tables import FIGURES, percent, size
+from pfedsim.report import figures, page, pictures
+from pfedsim.report.document import Document, Section, html
+from pfedsim.report.tables import FIGURES, names, percent, run_table, size
 from pfedsim.runs.reader import Run, lines
 
 AS_SERVED = "as served"
 
 
-def write(run: Run, folder: Path) -> Path:
-    """report.html in this folder."""
+def write(runs: Sequence[Run], folder: Path) -> Path:
+    """report.html in this folder: one run in full, or several side by side."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.html"
-    path.write_text(run_page(run))
+    path.write_text(run_page(runs[0]) if len(runs) == 1 else html(several(runs)))
     return path
+
+
+def several(runs: Sequence[Run]) -> Document:
+    """Runs side by side: their scores, the settings in which they differ, and their pictures."""
+    sections = [Section("Runs", [run_table(runs)]), Section("Pictures", pictures.of_runs(names(runs)))]
+    return Document("runs", f"{len(runs)} runs", sections)
 
 
 def run_page(run: Run) -> str:

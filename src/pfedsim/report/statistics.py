@@ -20,6 +20,10 @@ class Difference:
     high: float
     over: str
 
+    def negative(self) -> Difference:
+        """The same difference seen from the other method."""
+        return Difference(-self.mean, -self.high, -self.low, self.over)
+
 
 def paired_difference(
     ours: Sequence[Sequence[np.ndarray]], theirs: Sequence[Sequence[np.ndarray]], seed: int = 0

@@ -55,11 +55,13 @@ class Follower:
         self.look()
         with self._forgiving():
             if not failed and not self._given_up:
-                from pfedsim.report.figures import run_figures
+                from pfedsim.report import pictures
 
                 run = Run(self._folder)
-                pictures = run_figures({run.summary["method"]: run}, self._folder / "figures")
-                self._tracker.artefacts(pictures, self._folder / "models")
+                made = pictures.save(
+                    pictures.of_runs({run.summary["method"]: run}), self._folder / "figures"
+                )
+                self._tracker.artefacts(made, self._folder / "models")
         with self._forgiving():
             self._tracker.close(failed)
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from statistics import mean
 
 from pfedsim.methods import METHODS
+from pfedsim.report import mean_std
 from pfedsim_paper import heterogeneity, questions
 from pfedsim_paper.evidence import LABEL_SHIFTED, Case, Evidence, common
-from pfedsim_paper.grid import MICRO, TUNED, Path, runs, set_name, spread, title
+from pfedsim_paper.grid import MICRO, TUNED, Keys, runs, set_name, title
 from pfedsim_paper.paper import paper
 from pfedsim_paper.protocol import SEEDS
 from pfedsim_paper.verdicts.verdict import Verdict, every
@@ -23,16 +24,16 @@ def _lead(case: Case) -> tuple[float, str]:
     return case["pfedsim"] - case[best], best
 
 
-def best_in_all_cases(e: Evidence, path: Path = MICRO) -> Verdict:
+def best_in_all_cases(e: Evidence, keys: Keys = MICRO) -> Verdict:
     checks = []
-    for data, alpha, case in e.cases(path):
+    for data, alpha, case in e.cases(keys):
         lead, best = _lead(case)
         of = "" if len(case) == len(METHODS) else f" of {len(case)} methods"
         ahead, seeds = lead > 0.005, ""
         if e.whose == "ours":
             found = e.methods(data, alpha)
             leads = [
-                min(found["pfedsim"].minus(found[m], path)[k] for m in case if m != "pfedsim")
+                min(found["pfedsim"].minus(found[m], keys)[k] for m in case if m != "pfedsim")
                 for k in range(len(found["pfedsim"].by_seed))
             ]
             lowest = f", lowest {min(leads):+.2f}" if len(leads) > 1 else ""
@@ -122,7 +123,7 @@ def tiny_imagenet(e: Evidence) -> Verdict:
     )
 
 
-def _above(e: Evidence, others: Sequence[str], path: Path) -> Verdict:
+def _above(e: Evidence, others: Sequence[str], keys: Keys) -> Verdict:
     """pFedSim more than half a point above these, seed by seed on average."""
     checks = []
     chosen = e.choice.of(data=LABEL_SHIFTED, seeds=SEEDS)
@@ -130,12 +131,12 @@ def _above(e: Evidence, others: Sequence[str], path: Path) -> Verdict:
         for alpha in chosen.alphas:
             mine = runs(e.store, chosen, data, "pfedsim", alpha)
             for other in others:
-                gaps = mine.minus(runs(e.store, chosen, data, other, alpha), path)
+                gaps = mine.minus(runs(e.store, chosen, data, other, alpha), keys)
                 if gaps:
                     checks.append(
                         (
                             mean(gaps) > 0.5,
-                            f"{e.where(data, alpha)}: {spread(gaps, '+')} against {title(other)}",
+                            f"{e.where(data, alpha)}: {mean_std(gaps, '+')} against {title(other)}",
                         )
                     )
     return every(checks)

@@ -1,0 +1,114 @@
+"""`pfedsim compare`."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from pfedsim.cli import stoppable
+from pfedsim.cli.folders import Fresh, Out, make_room
+from pfedsim.cli.options import Json, Quiet, listed, numbers, specs, with_settings
+from pfedsim.cli.progress import reading, say_data, screen
+from pfedsim.cli.side_by_side import watching_several
+from pfedsim.errors import Error
+from pfedsim.experiments.folders import is_comparison
+from pfedsim.methods import parse
+from pfedsim.report.columns import COLUMNS, check_columns
+from pfedsim.runs.config import Config
+from pfedsim.runs.reader import slug
+
+if TYPE_CHECKING:
+    from pfedsim.experiments.compare import Comparison
+
+Columns = Annotated[
+    str,
+    typer.Option(
+        "--columns",
+        metavar="NAMES",
+        help=f"one table of these columns alone, separated by commas: {', '.join(COLUMNS)}",
+    ),
+]
+
+
+@with_settings("method", "seed")
+def compare(
+    config: Config,
+    methods: Annotated[
+        str,
+        typer.Option(
+            "--methods",
+            metavar="NAMES",
+            help="all, or methods separated by commas",
+            rich_help_panel="Method and model",
+        ),
+    ] = "local,fedavg,pfedsim",
+    seeds: Annotated[
+        str,
+        typer.Option("--seeds", metavar="N,...", help="seeds: 42,43 or 42-44", rich_help_panel="Training"),
+    ] = "42",
+    columns: Columns = "",
+    rerun: Annotated[
+        str, typer.Option("--rerun", metavar="METHODS", help="delete the runs of these methods first")
+    ] = "",
+    out: Out = None,
+    fresh: Fresh = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run several methods on one federation (Local-Only always among them) and compare them."""
+    named, asked_seeds = specs(methods), numbers(seeds)
+    asked = sha256(f"{config.digest()} {named} {asked_seeds}".encode()).hexdigest()
+    place = out or Path("runs") / f"compare-{slug(config.data)}-{asked[:6]}"
+    check_columns(listed(columns))
+    if fresh:
+        make_room(place, False, fresh)
+    elif place.exists() and not is_comparison(place):
+        raise Error(f"{place} is not a comparison's folder; give another --out")
+    for spec in named:
+        parse(spec, config.options)
+    from pfedsim.experiments.compare import compare as run_all
+    from pfedsim.report.comparison import write
+    from pfedsim.runs.setup import federate
+
+    console, silent = screen(), quiet or as_json
+    with stoppable(lambda: "; the same command goes on"):
+        with reading(console, silent) as tell:
+            federation = federate(config, tell=tell)
+        say_data(console, config.data, federation.data, silent)
+        with watching_several(console, silent) as watch:
+            result = run_all(
+                config,
+                named,
+                asked_seeds,
+                place,
+                lambda done: watch(done.method, done),
+                federation,
+                listed(rerun),
+            )
+    files = write(result, place, listed(columns))
+    if as_json:
+        print(json.dumps({m: {s: r.summary for s, r in by.items()} for m, by in result.runs.items()}))
+    elif quiet:
+        print(place)
+    else:
+        console.print()
+        print_comparison(result, console, listed(columns))
+        console.print("tables and pictures: " + ", ".join(map(str, files)), highlight=False, soft_wrap=True)
+
+
+def print_comparison(comparison: Comparison, console: Console, columns: list[str]) -> None:
+    """The caption, the tables and the sentence."""
+    from pfedsim.report.comparison import caption, tables, verdict
+    from pfedsim.report.screen import terminal
+
+    console.print(caption(comparison), highlight=False)
+    for table in tables(comparison, columns):
+        console.print(f"\n{table.title}", highlight=False)
+        for part in terminal(table, console.width):
+            console.print(part)
+    console.print(verdict(comparison), highlight=False)

@@ -1,0 +1,113 @@
+"""Executes a cell's run in a folder of its own and reduces it to what tables and curves need."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pfedsim.data.federation import Federation
+from pfedsim.errors import Error
+from pfedsim.experiments.cell import Cell, Record
+from pfedsim.experiments.packing import packed
+from pfedsim.runs import manifest
+from pfedsim.runs.durable import Busy
+from pfedsim.runs.execute import Watch, execute
+from pfedsim.runs.news import whole_records
+from pfedsim.runs.reader import Run
+from pfedsim.runs.setup import federate
+
+DECIMALS = 5
+
+
+class Clock:
+    """Seconds by the clock and of the processor since it was made."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter(), _cpu()
+
+    def costs(self, earlier: float = 0.0) -> dict[str, Any]:
+        """What a record says of its time; `earlier`: seconds spent before a run was continued."""
+        return {
+            "seconds": round(time.perf_counter() - self._began[0] + earlier, 1),
+            "cpu_seconds": round(_cpu() - self._began[1] + earlier, 1),
+            "cores": os.cpu_count(),
+        }
+
+
+def run_cell(
+    cell: Cell, folder: Path, watch: Watch | None = None, federation: Federation | None = None
+) -> Record:
+    """Executes the cell's run in `folder`, or continues the one that was stopped there. The run uses one
+    process: cells run side by side, and any number of workers gives the same bytes."""
+    clock = Clock()
+    config = cell.config.model_copy(update={"workers": 1})
+    federation = federation or federate(config)
+    earlier = sum(line.get("seconds", 0) for line in whole_records(folder / "timings.jsonl"))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        run = execute(config, folder, federation, watch, resume=folder.exists())
+    except Busy:
+        raise
+    except Error:
+        if not earlier:
+            raise
+        shutil.rmtree(folder)  # made with other software, or damaged: it starts again
+        earlier = 0.0
+        run = execute(config, folder, federation, watch)
+    made = manifest.stored(folder)["made_with"]
+    return Record(cell, run.config.plain(), distil(run, federation), {**made, **clock.costs(earlier)})
+
+
+def distil(run: Run, federation: Federation) -> dict[str, Any]:
+    """A few kilobytes of a run: scores, curve, each client's accuracy, similarities, bytes and digests."""
+    summary, records, counts = run.summary, run.metrics(), federation.label_counts()
+    losses = {m["round"]: m["train_loss"] for m in records if "train_loss" in m}
+    served = [m for m in records if m.get("model") == "served" and m["split"] == "test"]
+    found: dict[str, Any] = {
+        name: {k: _short(v) for k, v in summary[name].items()} if summary[name] else None
+        for name in ("served", "finetuned")
+    }
+    found["curve"] = {
+        "round": [m["round"] for m in served],
+        "micro": [_short(m["micro"]) for m in served],
+        "mean": [_short(m["mean"]) for m in served],
+        "train_loss": [_short(losses.get(m["round"])) for m in served],
+    }
+    found["clients"] = {
+        "samples": [int(n) for n in counts.sum(1)],
+        "labels": [int(n) for n in (counts > 0).sum(1)],
+        **{
+            name: [_short(v) for v in run.client_values(model=name)]
+            for name in ("served", "finetuned")
+            if summary[name]
+        },
+    }
+    if (domain := federation.data.domain) is not None:
+        found["clients"]["domain"] = [str(domain[s.train[0]]) for s in federation.partition.clients]
+    pairs = run.similarity()
+    if pairs is not None and pairs.ids:
+        found["similarity"] = packed(pairs, summary["clients"])
+    digests = ("config_digest", "models_digest")
+    for name in ("bytes_down_per_client_round", "bytes_up_per_client_round", *digests):
+        found[name] = summary[name]
+    return found
+
+
+def _short(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return round(value, DECIMALS) if np.isfinite(value) else None
+
+
+def _cpu() -> float:
+    """Seconds of processor time of this process and of those it has waited for."""
+    return sum(
+        r.ru_utime + r.ru_stime
+        for r in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    )

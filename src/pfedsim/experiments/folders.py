@@ -1,0 +1,101 @@
+"""A comparison's folder: the whole folder of every run, named by its method and seed, with tables and pictures
+beside them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pfedsim.errors import Error
+from pfedsim.experiments.cell import Cell
+from pfedsim.methods import label
+from pfedsim.runs.config import Config
+from pfedsim.runs.durable import held
+from pfedsim.runs.reader import Run, is_run_folder, slug, stated
+
+if TYPE_CHECKING:
+    from pfedsim.data.federation import Federation
+    from pfedsim.runs.execute import Watch
+
+BESIDE = ("table.md", "table.tex", "table.csv", "gains.csv", "figures", "report.html")
+"""what a comparison's folder holds beside its runs"""
+
+
+def is_comparison(place: Path) -> bool:
+    """Whether a folder holds nothing but runs and what `compare` writes beside them; an empty one does."""
+    if not place.is_dir():
+        return False
+    names = list(place.iterdir())
+    others = [p for p in names if p.name not in BESIDE]
+    return all(p.is_dir() and is_run_folder(p) for p in others) and (bool(others) or not names)
+
+
+def runs_in(place: Path) -> list[Path]:
+    """The folders of the runs in a comparison's folder; none where it is something else."""
+    if not is_comparison(place) or is_run_folder(place):
+        return []
+    return sorted(p for p in place.iterdir() if p.name not in BESIDE)
+
+
+class Folders:
+    """The store of a comparison: finds and runs its cells."""
+
+    def __init__(self, folder: Path, federation: Federation):
+        self.folder, self.federation = folder, federation
+        self._resolved: dict[str, Config] = {}  # by method: a seed changes nothing else
+
+    def path(self, cell: Cell) -> Path:
+        return self.folder / f"{slug(label(cell.config.method_made()))}-seed{cell.config.seed}"
+
+    def resolved(self, cell: Cell) -> Config:
+        """The cell's configuration with nothing left open. A method that cannot run is refused here."""
+        from pfedsim.runs.setup import prepare
+
+        config = cell.config
+        if config.method not in self._resolved:
+            session = prepare(config, self.federation)
+            session.begin()
+            self._resolved[config.method] = session.config
+        return self._resolved[config.method].model_copy(update={"seed": config.seed})
+
+    def find(self, cell: Cell) -> Run | None:
+        """The cell's run, if it is finished; a folder that holds another run is refused."""
+        folder, wanted = self.path(cell), self.resolved(cell)
+        if not (folder / "config.toml").is_file():
+            return None if not folder.exists() or is_run_folder(folder) else Run(folder)
+        before = stated(folder)
+        if before.digest() != wanted.digest():
+            raise Error(_another(folder, before, wanted, cell.config.method))
+        return Run(folder) if (folder / "summary.json").is_file() else None
+
+    def execute(self, cell: Cell, watch: Watch | None) -> None:
+        """Runs the cell, or continues it where it was stopped."""
+        from pfedsim.runs.execute import execute
+
+        folder = self.path(cell)
+        execute(cell.config, folder, self.federation, watch, resume=folder.exists())
+
+    def remove(self, cell: Cell) -> None:
+        """Deletes the cell's run, unless another process uses it."""
+        folder = self.path(cell)
+        if folder.is_dir() and is_run_folder(folder):
+            with held(folder):
+                shutil.rmtree(folder)
+
+
+def _another(folder: Path, before: Config, wanted: Config, method: str) -> str:
+    """Why the run in a folder is not the one that was asked for."""
+    from pfedsim.runs.manifest import flat
+
+    old, new = ({**dict(flat(c.plain())), "data": Path(c.data).name} for c in (before, wanted))
+    differ = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    if differ == ["digests.method"]:
+        return (
+            f"the code of {method} has changed since {folder} was run; add --rerun {method} to run this method "
+            "again, or give another --out to keep both"
+        )
+    if differ == ["digests.model"]:
+        return f"the code of the network has changed since {folder} was run; give another --out"
+    what = f" ({differ[0]} is {old.get(differ[0])}, not {new.get(differ[0])})" if differ else ""
+    return f"{folder} holds a run with other settings{what}; give another --out"

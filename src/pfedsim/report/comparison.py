@@ -1,0 +1,270 @@
+"""A comparison as a document: tables, one honest sentence, pictures; and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pfedsim.errors import Error
+from pfedsim.experiments.compare import ALONE, COMMON, Comparison
+from pfedsim.report import pictures
+from pfedsim.report.columns import check_columns
+from pfedsim.report.document import (
+    Document,
+    Entry,
+    Figure,
+    Section,
+    Table,
+    entries,
+    html,
+    html_table,
+    markdown_table,
+    ranked,
+)
+from pfedsim.report.latex import latex
+from pfedsim.report.statistics import SEEDS_ENOUGH, Difference
+from pfedsim.report.tables import mean_std, size
+
+ACCURACY, CLIENTS = "Accuracy, %", "Clients"
+SERVED, TUNED = "Difference as served, points", "Difference after local epochs, points"
+
+
+@dataclass(frozen=True)
+class Column:
+    """What `--columns` calls it, the table it stands in, its heading, and an entry for each method."""
+
+    name: str
+    table: str
+    heading: str
+    entries: list[Entry]
+
+
+def columns(comparison: Comparison) -> list[Column]:
+    """What a comparison shows, left to right."""
+    methods, epochs = comparison.methods, comparison.epochs
+
+    def accuracy(name: str, heading: str, *path: str, table: str = ACCURACY) -> Column:
+        values = [100 * comparison.figures(m, *path) for m in methods]
+        means = [None if np.isnan(v).any() else float(v.mean()) for v in values]
+        return Column(name, table, heading, ranked(means, [mean_std(v) for v in values]))
+
+    found = [
+        accuracy("served", "served: all samples", "served", "micro"),
+        accuracy("served-mean", "served: client mean", "served", "mean"),
+    ]
+    if epochs:
+        found += [
+            accuracy("tuned", f"+{epochs} epochs: all samples", "finetuned", "micro"),
+            accuracy("tuned-mean", f"+{epochs} epochs: client mean", "finetuned", "mean"),
+        ]
+    found += [
+        accuracy("worst-tenth", "served: worst tenth", "served", "worst_tenth", table=CLIENTS),
+        Column("worse-off", CLIENTS, "worse off than alone", [_worse_off(comparison, m) for m in methods]),
+    ]
+    for name, way in (("received", "down"), ("sent", "up")):
+        means = [float(comparison.figures(m, f"bytes_{way}_per_client_round").mean()) for m in methods]
+        found.append(
+            Column(name, CLIENTS, f"{name} per client, round", [Entry(size(v), value=v) for v in means])
+        )
+    for model in ["served", *(["finetuned"] if epochs else [])]:
+        for reference, name in ((ALONE, "minus-local"), (COMMON, "minus-fedavg")):
+            if reference in methods:
+                found.append(_difference(comparison, reference, model, name))
+    return found
+
+
+def _worse_off(comparison: Comparison, method: str) -> Entry:
+    if method == ALONE:
+        return Entry("-")
+    share = 100 * float((comparison.client_gains(method) < 0).mean())
+    return Entry(f"{share:.0f}%", value=share)
+
+
+def _difference(comparison: Comparison, reference: str, model: str, name: str) -> Column:
+    """Points above the reference method, with the paired bootstrap's 95% interval."""
+    shown = []
+    for method in comparison.methods:
+        if method == reference:
+            shown.append(Entry("-"))
+            continue
+        d = comparison.difference(method, reference, model)
+        shown.append(Entry(f"{points(d.mean, '+')} {interval(d)}", value=100 * d.mean))
+    word, table = ("served", SERVED) if model == "served" else ("tuned", TUNED)
+    return Column(
+        name if model == "served" else f"tuned-{name}", table, f"{word}: minus {reference}", shown
+    )
+
+
+def points(value: float, sign: str = "") -> str:
+    """A difference in points, without a minus before zero."""
+    return f"{round(100 * value, 1) + 0.0:{sign}.1f}"
+
+
+def interval(difference: Difference) -> str:
+    return f"[{points(difference.low)}, {points(difference.high)}]"
+
+
+def tables(comparison: Comparison, chosen: Sequence[str] = ()) -> list[Table]:
+    """A table for each subject; with `chosen`, one of these columns alone."""
+    shown = columns(comparison)
+    if not chosen:
+        return [
+            _table(comparison, title, [c for c in shown if c.table == title])
+            for title in dict.fromkeys(c.table for c in shown)
+        ]
+    check_columns(chosen)
+    by_name = {column.name: column for column in shown}
+    for name in chosen:
+        if name not in by_name:
+            raise Error(f"--columns {name}: these runs have no such scores or methods")
+    return [_table(comparison, "Comparison", [by_name[name] for name in chosen])]
+
+
+def _table(comparison: Comparison, title: str, shown: Sequence[Column]) -> Table:
+    names = entries(*comparison.methods)
+    rows = list(zip(names, *(c.entries for c in shown), strict=True))
+    return Table(title.partition(",")[0].lower(), title, ["method", *(c.heading for c in shown)], rows)
+
+
+def rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """A row per method: the number behind every column."""
+    shown = columns(comparison)
+    return [
+        {"method": method, **{c.name: c.entries[k].value for c in shown}}
+        for k, method in enumerate(comparison.methods)
+    ]
+
+
+def caption(comparison: Comparison) -> str:
+    """What was compared."""
+    summary = next(iter(next(iter(comparison.runs.values())).values())).summary
+    seeds = ", ".join(map(str, comparison.seeds))
+    spread = "mean (std over seeds)" if len(comparison.seeds) > 1 else "one seed"
+    resampled = "seeds" if len(comparison.seeds) >= SEEDS_ENOUGH else "clients and test samples"
+    return (
+        f"{summary['data']}, {summary['clients']} clients, {summary['rounds']} rounds, seed {seeds}: "
+        f"accuracy in %, {spread}; "
+        f"differences in points with 95% intervals of a paired bootstrap over {resampled}"
+    )
+
+
+def verdict(comparison: Comparison) -> str:
+    """One honest sentence: who serves best, by how much over training alone, and what local epochs leave of
+    it."""
+    served = {m: float(comparison.figures(m, "served", "micro").mean()) for m in comparison.methods}
+    others = {m: v for m, v in served.items() if m != ALONE}
+    if not others:
+        return "Only Local-Only was run: nothing is compared."
+    best = max(others, key=lambda m: others[m])
+    gap = 100 * (served[best] - served[ALONE])
+    worse = _worse_off(comparison, best).text
+    sure = interval(comparison.difference(best, ALONE))
+    text = (
+        f"As served, {best} is best of the joined methods and {abs(gap):.1f} points "
+        f"{'above' if gap >= 0 else 'below'} training alone (95% interval {sure}), with {worse} of the "
+        "clients worse off than alone"
+    )
+    after = {m: float(comparison.figures(m, "finetuned", "micro").mean()) for m in served}
+    if not np.isnan(list(after.values())).any():
+        text += _after_local_epochs(others, after, best)
+    return text + "."
+
+
+def _after_local_epochs(others: dict[str, float], after: dict[str, float], best: str) -> str:
+    """What the same local epochs for everybody leave of the lead."""
+    top, low = max(after, key=lambda m: after[m]), min(others, key=lambda m: others[m])
+    before, left = 100 * (others[best] - others[low]), 100 * (after[best] - after[low])
+    text = f"; after the same local epochs {top} is best"
+    text += f" ({100 * (after[top] - after[best]):.1f} points above {best})" if top != best else ""
+    if low != best:
+        text += f", and the {before:.1f} points between {best} and {low} become {left:.1f}"
+    return text
+
+
+def document(comparison: Comparison, chosen: Sequence[str] = ()) -> Document:
+    """Tables, the sentence and pictures; client by client and similarities are of the first seed."""
+    words: list[str | Table] = [caption(comparison), *tables(comparison, chosen), verdict(comparison)]
+    sections = [Section("Methods compared", words), Section("Pictures", _pictures(comparison))]
+    return Document("comparison", f"Comparison: {caption(comparison).partition(':')[0]}", sections)
+
+
+def _pictures(comparison: Comparison) -> list[Figure]:
+    seed = comparison.seeds[0]
+    by_seed = {name: list(by.values()) for name, by in comparison.runs.items()}
+    accuracies = {name: values[0].tolist() for name, values in comparison.accuracies.items()}
+    first = {f"{name}, seed {seed}": by[seed] for name, by in comparison.runs.items()}
+    return [
+        pictures.curves(by_seed),
+        pictures.clients(accuracies, f"Each client's accuracy, as served, seed {seed}"),
+        *pictures.similarities(first),
+    ]
+
+
+def long_csv(comparison: Comparison) -> str:
+    """One line per method, seed and figure: numbers, not entries."""
+    file = io.StringIO()
+    table = csv.writer(file, lineterminator="\n")
+    table.writerow(["method", "seed", "model", "figure", "value"])
+    for method, by_seed in comparison.runs.items():
+        for seed, run in by_seed.items():
+            for model in ("served", "finetuned"):
+                for figure, value in (run.summary[model] or {}).items():
+                    table.writerow([method, seed, model, figure, value])
+    return file.getvalue()
+
+
+def client_csv(comparison: Comparison) -> str:
+    """One line per method, seed and client: its accuracy, and its gain over the same client alone and with
+    the common model."""
+    file = io.StringIO()
+    table = csv.writer(file, lineterminator="\n")
+    references = [m for m in (ALONE, COMMON) if m in comparison.runs]
+    table.writerow(["method", "seed", "client", "accuracy", *(f"gain over {m}" for m in references)])
+    for method, accuracies in comparison.accuracies.items():
+        gains = [comparison.client_gains(method, reference) for reference in references]
+        for k, seed in enumerate(comparison.seeds):
+            for client, accuracy in enumerate(accuracies[k]):
+                table.writerow(
+                    [method, seed, client, float(accuracy), *(float(g[k, client]) for g in gains)]
+                )
+    return file.getvalue()
+
+
+def write(comparison: Comparison, folder: Path, chosen: Sequence[str] = ()) -> list[Path]:
+    """table.md, table.tex, table.csv, gains.csv, and the pictures as PNG in figures/."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shown = tables(comparison, chosen)
+    words = [caption(comparison), *map(markdown_table, shown), verdict(comparison)]
+    contents = {
+        "table.md": "\n\n".join(words) + "\n",
+        "table.tex": latex(shown, caption(comparison)),
+        "table.csv": long_csv(comparison),
+        "gains.csv": client_csv(comparison),
+    }
+    for name, content in contents.items():
+        (folder / name).write_text(content)
+    return [*(folder / name for name in contents), *draw(comparison, folder / "figures")]
+
+
+def draw(comparison: Comparison, folder: Path) -> list[Path]:
+    """The pictures as PNG."""
+    return pictures.save(_pictures(comparison), folder)
+
+
+def write_page(comparison: Comparison, folder: Path, chosen: Sequence[str] = ()) -> Path:
+    """The comparison as one self-contained page, report.html."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "report.html"
+    path.write_text(html(document(comparison, chosen)))
+    return path
+
+
+def notebook(comparison: Comparison) -> str:
+    """What a notebook shows: the tables and the sentence."""
+    return "".join(map(html_table, tables(comparison))) + f"<p>{verdict(comparison)}</p>"

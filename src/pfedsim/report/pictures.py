@@ -1,0 +1,56 @@
+"""The pictures of runs, as parts of a report or as files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from pfedsim.core.rows import Pairs
+from pfedsim.report import figures
+from pfedsim.report.document import Figure
+from pfedsim.runs.reader import Run
+
+
+def curves(runs: Mapping[str, Sequence[Run]]) -> Figure:
+    """Accuracy over the rounds; several runs under one name are seeds."""
+    return Figure("curves", "Accuracy by round", lambda path, width: figures.curves(runs, path, width))
+
+
+def clients(values: Mapping[str, Sequence[float]], title: str) -> Figure:
+    """Each client's accuracy under each name."""
+    count = len(next(iter(values.values())))
+    return Figure(
+        "clients",
+        title,
+        lambda path, width: figures.clients(values, path, title, width),
+        width=min(14, max(7.5, 0.12 * count + 5)),
+    )
+
+
+def similarities(runs: Mapping[str, Run]) -> list[Figure]:
+    """What the server of each run held at the end, of those that have any."""
+    found: list[Figure] = []
+    for name, run in runs.items():
+        pairs = run.similarity()
+        if pairs is not None and pairs.ids:
+            file = "similarity" if not found else f"similarity-{len(found) + 1}"
+            found.append(_similarity(pairs, file, f"{name}, after round {run.summary['rounds']}"))
+    return found
+
+
+def _similarity(pairs: Pairs, file: str, title: str) -> Figure:
+    return Figure(file, title, lambda path, width: figures.similarity(pairs, path, title, width), width=6.2)
+
+
+def of_runs(runs: Mapping[str, Run]) -> list[Figure]:
+    """One or several runs, overlaid; client by client only where they have the same clients."""
+    made = [curves({name: [run] for name, run in runs.items()})]
+    if len({run.config.digests.partition for run in runs.values()}) == 1:
+        values = {name: run.client_values() for name, run in runs.items()}
+        made.append(clients(values, "Each client's accuracy, as served"))
+    return made + similarities(runs)
+
+
+def save(pictures: Iterable[Figure], folder: Path) -> list[Path]:
+    """The pictures as PNG in this folder."""
+    return [picture.draw(folder / f"{picture.name}.png", picture.width) for picture in pictures]

@@ -59,7 +59,8 @@ class Cause:
 
     def cells(self, choice: Choice, data: str, method: str, alpha: float | None) -> dict[int, Cell]:
         """Its runs by seed."""
-        settings, made = {**choice.settings, **self.settings}, {}
+        settings = {**choice.settings, **self.settings}
+        made: dict[int, Cell] = {}
         for seed in self.seeds or SEEDS[:1]:
             one = cell(data, self.run or method, alpha, seed, settings, full=choice.full)
             made[seed] = StudyCell(one.words, one.kind, tuple(self.extra.items()))

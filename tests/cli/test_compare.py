@@ -122,7 +122,7 @@ def test_names_that_differ_only_in_their_end_are_not_cut(tmp_path: Path) -> None
 def test_the_same_run_twice_is_reused() -> None:
     words = ["run", "--method", "fedavg", *OPTIONS]
     first = pfedsim_says(*words)
-    folder = re.search(r"written to (\S+);", first)
+    folder = re.search(r"written to (\S+)", first)
     assert folder is not None
     summary = Path(folder[1], "summary.json")
     before = summary.stat().st_mtime_ns

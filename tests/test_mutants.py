@@ -94,6 +94,15 @@ def test_a_second_call_runs_what_has_changed(
     assert "caught by now" in capsys.readouterr().out
 
 
+def test_tests_that_cannot_be_imported_have_noticed_nothing(
+    harness: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutants = harness.ROOT / "benchmarks/mutants.toml"
+    mutants.write_text(mutants.read_text().replace('new = "a - b"', 'new = "a +"'))
+    said = str(called(harness, monkeypatch, "--only", "subtracts"))
+    assert said.startswith("pytest cannot run tests/test_sums.py: it ended with 2")
+
+
 @pytest.mark.parametrize(
     ("words", "change", "says"),
     [

@@ -70,10 +70,12 @@ def compare(
     seeds: Sequence[int] = (42,),
     out: str | Path | None = None,
     watch: Watch | None = None,
+    rerun: Sequence[str] = (),
     **settings: Any,
 ) -> Comparison:
     """Runs every method with every seed on the federation; `settings` as for `train`. In `out` finished runs
-    are reused and stopped ones continue; without it the folder lives as long as the result."""
+    are reused, except those of the methods in `rerun`, and stopped ones continue; without it the folder lives
+    as long as the result."""
     from pfedsim.experiments.compare import compare as run_all
 
     if isinstance(methods, (str, Method)) or not methods:
@@ -86,7 +88,8 @@ def compare(
     given, specs = _nested(settings), [_spec(method) for method in methods]
     config = _config(federation, given)
     refuse_unused(given, config, specs)
-    return run_all(config, specs, list(seeds), None if out is None else Path(out), watch, federation)
+    place = None if out is None else Path(out)
+    return run_all(config, specs, list(seeds), place, watch, federation, rerun)
 
 
 def check(method: str | Method) -> list[Result]:

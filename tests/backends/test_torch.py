@@ -7,6 +7,8 @@ import pytest
 import small
 import torch
 from devices import GPU, NoMixing
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -139,13 +141,18 @@ def test_a_phase_in_one_call_has_the_bits_of_its_steps(mask: str, momentum: floa
     assert found[layout.buffers].equal(statistics)
 
 
-def test_a_large_tensor_moves_piece_by_piece_to_the_same_bits() -> None:
-    from pfedsim.backends.torch import PIECE, _move
+@given(st.integers(0, 2**32 - 1), st.floats(1e-8, 10.0), st.booleans())
+def test_a_large_tensor_moves_to_the_same_bits(seed: int, lr: float, built: bool) -> None:
+    from pfedsim.backends import native
+    from pfedsim.backends.torch import SMALL, _move
 
-    draw = torch.Generator().manual_seed(0)
-    values, step = (torch.randn(3, PIECE, generator=draw) for _ in range(2))
-    expected = values - 0.3 * step
-    _move(values, step, 0.3)
+    draw = torch.Generator().manual_seed(seed)
+    values, step = (torch.randn(3, SMALL - 5, generator=draw) for _ in range(2))
+    expected = values - lr * step
+    with pytest.MonkeyPatch.context() as patch:
+        if not built:
+            patch.setattr(native, "available", lambda: False)
+        _move(values, step, lr)
     assert values.equal(expected)
 
 

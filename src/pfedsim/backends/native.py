@@ -82,7 +82,10 @@ def _library() -> ctypes.CDLL | None:
             "moments": ([p, p, p, n, p, p], ctypes.c_int),
             "descend": ([p, p, p, p, p, p, p, n, p, d, d, d, p], ctypes.c_int),
             "mix": ([p, p, p, n, n, n, p], None),
+            "move": ([p, p, d, n], None),
         }
+        if not all(hasattr(library, f"pfedsim_{name}") for name in signatures):
+            continue  # built from other sources
         for name, (arguments, result) in signatures.items():
             function = getattr(library, f"pfedsim_{name}")
             function.argtypes, function.restype = arguments, result
@@ -137,6 +140,13 @@ def mix(rows: Sequence[Tensor], table: Sequence[Sequence[float]]) -> list[Tensor
         _pointers(held), _at(weights), _at(sums), len(held), len(means), held[0].numel(), _pointers(means)
     )
     return means
+
+
+def move(values: Tensor, step: Tensor, lr: float) -> None:
+    """values -= lr * step, with the bits of those two operations and one pass over the memory."""
+    library = _library()
+    assert library is not None
+    library.pfedsim_move(values.data_ptr(), step.data_ptr(), lr, values.numel())
 
 
 def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:

@@ -13,7 +13,7 @@ from pfedsim.backends.base import Reopened
 from pfedsim.core.layout import Layout, norm_layers
 
 CHUNK = 256  # images in one eval-mode pass
-PIECE = 1 << 16  # entries of a step at a time: they stay in the cache
+SMALL = 1 << 12  # entries that two calls of torch move as fast as one of ours
 
 
 class TorchNet(Reopened):
@@ -110,6 +110,7 @@ class TorchNet(Reopened):
                     step = step.masked_fill(~mask, 0.0)
                 _move(parameter.detach(), step, lr)
             losses.append(float(loss.detach()))
+            del loss, found, gradient, step  # the next step's gradients take their memory
         return self._flat.clone(), self._flat[self._buffers], losses
 
     def _trained(self, moves: Tensor) -> list[tuple[nn.Parameter, Tensor | None]]:
@@ -195,15 +196,16 @@ def _rows(values: Tensor, numbers: Tensor) -> Tensor:
 
 
 def _move(values: Tensor, step: Tensor, lr: float) -> None:
-    """values -= lr * step, in two roundings. A large tensor passes through the cache once, piece by piece."""
-    if values.numel() <= PIECE or not (values.is_contiguous() and step.is_contiguous()):
+    """values -= lr * step, in two roundings; a large tensor on the CPU passes through the cache once."""
+    from pfedsim.backends import native
+
+    in_a_row = (
+        values.is_contiguous() and step.is_contiguous() and values.dtype == step.dtype == torch.float32
+    )
+    if values.numel() > SMALL and values.device.type == "cpu" and in_a_row and native.available():
+        native.move(values, step, lr)
+    else:
         values.sub_(lr * step)
-        return
-    scratch = torch.empty(PIECE, dtype=values.dtype, device=values.device)
-    for part, moved in zip(
-        torch.split(values.view(-1), PIECE), torch.split(step.view(-1), PIECE), strict=True
-    ):
-        part.sub_(torch.mul(moved, lr, out=scratch[: len(moved)]))
 
 
 def normalised(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:

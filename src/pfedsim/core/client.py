@@ -3,10 +3,12 @@ run through it."""
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -122,6 +124,7 @@ def hook(method: Method, name: str, job: Job | None = None, round: int | None = 
 
 def _line(error: Exception) -> str:
     """Where in the author's file it failed: the innermost line outside pfedsim and other libraries."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
-    foreign = [f for f in frames if "/pfedsim/" not in f.filename.replace("\\", "/")]
+    ours = (str(Path(__file__).parents[1]), sysconfig.get_paths()["stdlib"], "<")
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+    foreign = [f for f in frames if "site-packages" not in f.filename]
     return f" ({foreign[-1].filename.rpartition('/')[2]}, line {foreign[-1].lineno})" if foreign else ""

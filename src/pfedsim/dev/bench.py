@@ -58,6 +58,7 @@ class Report:
     machine: dict[str, Any] = field(default_factory=dict)
     matrix_gflops: dict[str, float] = field(default_factory=dict)
     training: dict[str, dict[str, Any]] = field(default_factory=dict)
+    sizes: dict[str, Any] = field(default_factory=dict)
     cores: dict[str, Any] = field(default_factory=dict)
     scoring: dict[str, Any] = field(default_factory=dict)
     rounds: dict[str, Any] = field(default_factory=dict)
@@ -82,6 +83,7 @@ def bench(repetitions: int = 5, rounds: int = 20, say: Say = print) -> Report:
             ((1, 28, 28), 62, 17),
         ):
             _training(report, shape, classes, batch, repetitions, say)
+        _sizes(report, repetitions, say)
         _cores(report, repetitions, say)
         _scoring(report, repetitions, say)
         _rounds(report, say)
@@ -252,6 +254,75 @@ def _training(
             "x plain by the median"
         )
     report.training[name] = table
+
+
+class Wide(nn.Module):
+    """Two hidden layers on the pixels of a picture."""
+
+    hidden = 750
+
+    def __init__(self, shape: tuple[int, ...], classes: int):
+        super().__init__()
+        pixels = shape[0] * shape[1] * shape[2]
+        self.body = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(pixels, self.hidden),
+            nn.ReLU(),
+            nn.Linear(self.hidden, self.hidden // 4),
+            nn.ReLU(),
+        )
+        self.classifier = nn.Linear(self.hidden // 4, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classifier(self.body(x))  # type: ignore[no-any-return]
+
+
+class Wider(Wide):
+    """The same with about four times as many entries."""
+
+    hidden = 2560
+
+
+def _sizes(report: Report, repetitions: int, say: Say) -> None:
+    """What a client and a round cost on the torch backend by CPU time, against plain loops over the same
+    samples, as networks grow."""
+    shape = (3, 32, 32)
+    where = federation(4, shape=shape)
+    split, data = where.partition.clients[0], where.data
+    x = (torch.from_numpy(data.x[split.train]).float() / 255 - 0.5) / 0.25
+    y = torch.from_numpy(data.y[split.train])
+    for kind in (LeNet5, Wide, Wider):
+        words: dict[str, Any] = {"model": f"{kind.__module__}:{kind.__qualname__}", "backend": "torch"}
+        words |= {"workers": 1, "join": 1.0, "batch": 32}
+        one = session(where, **words)
+        several = session(where, "pfedsim(rho=0)", rounds=10_000, **words)
+        ways: dict[str, Callable[[], float]] = {
+            "plain PyTorch loop": lambda kind=kind: plain_loop(kind(shape, 10), x, y, 32),  # type: ignore[misc]
+            "a client": _client(one),
+            "a round of pFedSim": _next_round(several),
+        }
+        rates = in_turns(ways, repetitions)
+        plain, entries = rates.pop("plain PyTorch loop"), one.fed.layout.size
+        costs = {
+            way: {"cpu_best": plain.cpu_best / r.cpu_best, "cpu_median": plain.cpu_median / r.cpu_median}
+            for way, r in rates.items()
+        }
+        report.sizes[str(entries)] = costs
+        for way, times in costs.items():
+            say(
+                f"{entries / 1e6:.2f} million entries, torch backend: {way} costs {times['cpu_median']:.2f} x a "
+                f"plain loop by CPU time (best {times['cpu_best']:.2f})"
+            )
+
+
+def _next_round(s: Session) -> Callable[[], float]:
+    """One round more of a run, on and on: sending, training, guard and aggregation."""
+    rounds = s.rounds(s.begin())
+
+    def once() -> float:
+        return float(EPOCHS * SAMPLES * len(next(rounds).asked))
+
+    return once
 
 
 def _client(s: Session) -> Callable[[], float]:

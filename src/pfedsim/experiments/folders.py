@@ -92,10 +92,10 @@ def _another(folder: Path, before: Config, wanted: Config, method: str) -> str:
     differ = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
     if differ == ["digests.method"]:
         return (
-            f"the code of {method} has changed since {folder} was run; add --rerun {method} to run this method "
-            "again, or give another --out to keep both"
+            f"the code of {method} has changed since {folder} was run; --rerun {method} (in Python "
+            f"rerun=[{method!r}]) runs this method again, another folder keeps both"
         )
     if differ == ["digests.model"]:
-        return f"the code of the network has changed since {folder} was run; give another --out"
+        return f"the code of the network has changed since {folder} was run; choose another folder"
     what = f" ({differ[0]} is {old.get(differ[0])}, not {new.get(differ[0])})" if differ else ""
-    return f"{folder} holds a run with other settings{what}; give another --out"
+    return f"{folder} holds a run with other settings{what}; choose another folder"

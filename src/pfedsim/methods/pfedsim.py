@@ -63,11 +63,10 @@ class Personalization(Method):
         if task == "score":  # the client's own model as it left its last training
             return {i: Message(task, personal[i]) for i in clients}
         weights = {i: self.resembling(server, i) for i in clients}
-        mixed = personal.mixes({i: w for i, w in weights.items() if any(w.values())})  # Eq. 4: omega_i
-        omega = {i: mixed.get(i, personal[i]) for i in clients}
-        return {
-            i: Message(task, omega[i].where(~fed.layout.head, personal[i])) for i in clients
-        }  # phi_i stays its own
+        omega = personal.mixes({i: w for i, w in weights.items() if any(w.values())})  # Eq. 4
+        for i, mixed in omega.items():
+            mixed[fed.layout.head] = personal[i][fed.layout.head]  # phi_i stays its own
+        return {i: Message(task, omega[i] if i in omega else personal[i]) for i in clients}
 
     def aggregate(
         self, fed: Fed, server: ServerState, task: str, replies: Sequence[Reply], rng: torch.Generator

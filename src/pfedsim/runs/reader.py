@@ -129,10 +129,18 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """One record per round, and per score."""
+        return self._metrics
+
+    @cached_property
+    def _metrics(self) -> list[dict[str, Any]]:
         return lines(self.whole("metrics.jsonl"))
 
     def clients(self) -> list[dict[str, str]]:
         """clients.csv: round, client, model, split, metric, value."""
+        return self._clients
+
+    @cached_property
+    def _clients(self) -> list[dict[str, str]]:
         try:
             with open(self.whole("clients.csv"), newline="") as file:
                 return list(csv.DictReader(file))

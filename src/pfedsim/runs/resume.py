@@ -95,9 +95,12 @@ def _same(run: Path, own: Config, asked: Config) -> None:
         for c in (own, asked)
     )
     old, new = dict(manifest.flat(a)), dict(manifest.flat(b))
-    for name in sorted(old.keys() | new.keys()):
-        if old.get(name) != new.get(name):
-            raise Error(
-                f"{run} is another run: its {name} is {old.get(name)}, {new.get(name)} was asked for; "
-                "choose another folder, or delete this one"
-            )
+    differ = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    if differ in (["digests.method"], ["digests.model"]):
+        what = differ[0].removeprefix("digests.")
+        raise Error(f"the code of the {what} has changed since {run} began; choose another folder")
+    for name in differ:
+        raise Error(
+            f"{run} is another run: its {name} is {old.get(name)}, {new.get(name)} was asked for; "
+            "choose another folder, or delete this one"
+        )

@@ -72,3 +72,12 @@ EXPORT void pfedsim_mix(const float* const* rows, const double* weights, const d
     int64_t size, float* const* out) {
   pfedsim::kernels("auto")->mix(rows, weights, totals, count, means, size, out);
 }
+
+// values -= lr * step in two roundings, in one pass over the memory
+EXPORT void pfedsim_move(float* __restrict values, const float* __restrict step, double lr, int64_t n) {
+  const float rate = static_cast<float>(lr);
+  for (int64_t k = 0; k < n; ++k) {
+    const float moved = rate * step[k];
+    values[k] -= moved;
+  }
+}

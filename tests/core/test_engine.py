@@ -141,6 +141,9 @@ def test_a_state_names_the_memories_that_others_hold() -> None:
     engine.memories = Remote()
     state: State = list(small.rounds(s, engine=engine))[-1].state
     assert (dict(state.memories), state.elsewhere) == ({}, (0, 3))
+    assert replace(s.side, engine=engine).restore(state) is state.server
+    with pytest.raises(Error, match="clients 0, 3 keep their memories themselves and are not reached here"):
+        s.side.restore(state)
 
 
 @pytest.mark.parametrize("wanted", [{"model": True}, {"predictions": True}])

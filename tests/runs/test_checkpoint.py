@@ -477,3 +477,19 @@ def test_what_is_changed_in_place_is_saved_too(tmp_path: Path) -> None:
     chain = json.loads(manifest_file.read_text())["state"]
     saved = checkpoint._tensors(path / checkpoint.FOLDER, chain)["server/model"]
     torch.testing.assert_close(saved, state.server.model, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_checkpoint_names_the_memories_that_clients_keep_themselves(tmp_path: Path) -> None:
+    session = small.session()
+    state = replace(session.side.snapshot(session.begin()), elsewhere=(1, 3))
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / "config.toml").write_text("x")
+    digest = durable.digest_of(path / "config.toml")[0]
+    saver = Saver(path, [])
+    _at_once(saver, state, {"files": {"config.toml": digest}})
+    saver.close()
+    found, wrong = checkpoint.latest(path, digest)
+    assert wrong == []
+    assert found is not None
+    assert found.state.elsewhere == (1, 3)

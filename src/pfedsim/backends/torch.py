@@ -99,18 +99,10 @@ class TorchNet(Reopened):
         for numbers in steps:
             loss = F.cross_entropy(self._module(_rows(x, numbers)), _rows(y, numbers))
             found = torch.autograd.grad(loss, parameters, allow_unused=True) if parameters else ()
-            for k, ((parameter, mask), gradient) in enumerate(zip(trained, found, strict=True)):
-                step = torch.zeros_like(parameter) if gradient is None else gradient
-                if decay:
-                    step = step + decay * parameter.detach()
-                if momentum:
-                    before = velocity[k]
-                    step = velocity[k] = step if before is None else momentum * before + step
-                if mask is not None:
-                    step = step.masked_fill(~mask, 0.0)
-                _move(parameter.detach(), step, lr)
+            for k, (parameter, mask) in enumerate(trained):
+                velocity[k] = _stepped(parameter, mask, found[k], velocity[k], lr, momentum, decay)
             losses.append(float(loss.detach()))
-            del loss, found, gradient, step  # the next step's gradients take their memory
+            del loss, found  # the next step's gradients take their memory
         return self._flat.clone(), self._flat[self._buffers], losses
 
     def _trained(self, moves: Tensor) -> list[tuple[nn.Parameter, Tensor | None]]:
@@ -193,6 +185,25 @@ def _rows(values: Tensor, numbers: Tensor) -> Tensor:
     if last - first == len(numbers) - 1 and bool((numbers.diff() == 1).all()):
         return values[first : last + 1]
     return values.index_select(0, numbers.to(values.device))
+
+
+def _stepped(
+    parameter: nn.Parameter,
+    mask: Tensor | None,
+    gradient: Tensor | None,
+    velocity: Tensor | None,
+    lr: float,
+    momentum: float,
+    decay: float,
+) -> Tensor | None:
+    """Moves a parameter in place by one step of SGD; returns its velocity, where there is momentum."""
+    step = torch.zeros_like(parameter) if gradient is None else gradient
+    if decay:
+        step = step + decay * parameter.detach()
+    if momentum:
+        step = velocity = step if velocity is None else momentum * velocity + step
+    _move(parameter.detach(), step if mask is None else step.masked_fill(~mask, 0.0), lr)
+    return velocity
 
 
 def _move(values: Tensor, step: Tensor, lr: float) -> None:

@@ -14,6 +14,7 @@ from pfedsim.core.job import Work
 from pfedsim.core.method import Fed, Memory, Message, Method, Reply, ServerState
 from pfedsim.core.seeds import generator
 from pfedsim.core.wire import Wire
+from pfedsim.errors import Error
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,6 +52,12 @@ class Coordinator:
 
     def restore(self, state: State) -> ServerState:
         """Takes up a saved state; returns the server to go on from."""
+        lost = sorted({*state.elsewhere} - {*self.engine.memories.elsewhere()})
+        if lost:
+            raise Error(
+                f"clients {', '.join(map(str, lost))} keep their memories themselves and are not reached here, so "
+                "the run cannot continue"
+            )
         self.engine.memories.restore(state.memories)
         return state.server
 

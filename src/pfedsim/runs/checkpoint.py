@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,7 +124,8 @@ class Saver:
         self._chain = [entry] if whole else [*self._chain, entry]
         for log in self._logs:
             log.flush()
-        content = {"round": state.server.round, **record, "state": self._chain}
+        elsewhere = {"elsewhere": list(state.elsewhere)} if state.elsewhere else {}
+        content = {"round": state.server.round, **record, **elsewhere, "state": self._chain}
         durable.write(self._folder / f"{number}.json", sealed(content))
         self._saved = marks
         self._manifests.insert(0, (f"{number}.json", self._chain))
@@ -189,7 +190,8 @@ def _state(run: Path, record: Record) -> State:
             verify(run / name, digest)
     for entry in record["state"]:
         verify(run / FOLDER / entry["file"], entry["sha256"])
-    return from_tensors(_tensors(run / FOLDER, record["state"]))
+    state = from_tensors(_tensors(run / FOLDER, record["state"]))
+    return replace(state, elsewhere=tuple(record.get("elsewhere", ())))
 
 
 def _tensors(folder: Path, chain: Sequence[Record]) -> dict[str, Tensor]:

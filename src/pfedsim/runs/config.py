@@ -160,14 +160,28 @@ class Config(Training):
         values = {name: getattr(self, name) for name in Settings.model_fields}
         return Settings(**{**values, "rounds": self.planned or self.rounds})
 
+    def suited(self, defaults: Defaults) -> Config:
+        """The same with what the data set decides: network, partition and rounds."""
+        partition = self.partition or defaults.partition
+        return self.model_copy(
+            update={
+                "model": self.model or defaults.model,
+                "partition": partition,
+                "alpha": self.alpha or defaults.alpha_of(partition),
+                "minimum": self.minimum or defaults.minimum,
+                "rounds": self.rounds or defaults.rounds,
+            }
+        )
+
     def resolved(self, defaults: Defaults, clients: int) -> Config:
         """The same with nothing left open: the data set's defaults, and a join ratio that suits the number
         of clients."""
         small = 1.0 if clients <= 10 else 0.5 if clients < 30 else 0.1
-        rounds = self.rounds or defaults.rounds
+        suited = self.suited(defaults)
+        assert suited.rounds is not None
         every, finetune = self.score.every, self.score.finetune
         method = self.method_made()
-        return self.model_copy(
+        return suited.model_copy(
             update={
                 "method": self.method.partition("(")[0]
                 if type(method) not in METHODS.values()
@@ -177,15 +191,10 @@ class Config(Training):
                 }
                 if fields(method)
                 else {},
-                "model": self.model or defaults.model,
                 "clients": clients,
-                "partition": self.partition or defaults.partition,
-                "alpha": self.alpha or defaults.alpha_of(self.partition or defaults.partition),
-                "minimum": self.minimum or defaults.minimum,
-                "rounds": rounds,
                 "join": self.join or (defaults.join if clients == defaults.clients else None) or small,
                 "score": Score(
-                    every=max(1, rounds // 20) if every is None else every,
+                    every=max(1, suited.rounds // 20) if every is None else every,
                     finetune=self.epochs if finetune is None else finetune,
                 ),
             }

@@ -168,6 +168,7 @@ class _Execution:
         record = was.found.record if was.found else {}
         self._drifted_before = len(record.get("drift", []))
         self._made_with = manifest.made_with(was.session)
+        self._config_digest = was.session.config.digest()
         self._writer = Writer(out, record.get("logs"), record.get("files"), flush=saves)
         self._saver = Saver(out, self._writer.logs, was.found) if saves else None
         self._last: Scores | None = None
@@ -266,7 +267,7 @@ class _Execution:
         return {
             "made_with": self._made_with,
             "digests": {
-                "config": config.digest(),
+                "config": self._config_digest,
                 "data": config.digests.data,
                 "partition": config.digests.partition,
             },
@@ -402,7 +403,7 @@ class _Execution:
             **({"unseen": strangers} if strangers else {}),
             "bytes_down_per_client_round": counts["down"] / counts["times"],
             "bytes_up_per_client_round": counts["up"] / counts["times"],
-            "config_digest": config.digest(),
+            "config_digest": self._config_digest,
             "models_digest": models.digest(),
         }
         if self._drift:

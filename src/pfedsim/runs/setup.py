@@ -88,8 +88,10 @@ def federate(
     in_memory = data is not None
     data = data or datasets.read(config.data, config.data_dir, config.size, tell)
     _as_stated("data", config.digests.data, data.digest)
-    defaults = data.defaults
-    kind = str(dealt) if dealt else config.partition or defaults.partition
+    suited = config.suited(data.defaults)
+    assert suited.alpha is not None
+    assert suited.minimum is not None
+    kind = str(dealt or suited.partition)
     if kind.endswith(".json"):
         partition = partitions.load(Path(kind), data.digest, len(data.y))
         if config.clients not in (None, len(partition.clients)):
@@ -100,12 +102,12 @@ def federate(
             data.y,
             data.digest,
             clients=config.clients
-            or (None if kind == "given" or config.clients_each else defaults.clients),
-            alpha=config.alpha or defaults.alpha_of(kind),
+            or (None if kind == "given" or config.clients_each else data.defaults.clients),
+            alpha=suited.alpha,
             classes_each=config.classes_each,
             shards_each=config.shards_each or 2,
             clients_each=config.clients_each,
-            minimum=config.minimum or defaults.minimum,
+            minimum=suited.minimum,
             test=config.test,
             seed=config.partition_seed,
             owner=data.client,

@@ -231,6 +231,13 @@ def test_the_page_on_tracking_is_right(tmp_path):
     assert re.search(r"client +finetuned +served|model +finetuned +served", done.stdout)
 
 
+def test_the_page_on_reliability_opens_a_worker(tmp_path):
+    (block,) = blocks((ROOT / "docs" / "reliability.md").read_text())
+    words = [sys.executable, "-c", block + "print(worker.fed.clients)"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "20\n", done.stderr
+
+
 def test_the_repository_names_no_machine():
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
     assert listed

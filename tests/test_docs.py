@@ -74,6 +74,7 @@ def test_readme_commands_run_as_written(tmp_path):
         if "cifar10" in command:
             continue
         quick = " --epochs 1 --rounds 2" if command.startswith(("pfedsim run", "pfedsim compare")) else ""
+        quick = " --rounds 3" if "--extend" in command else quick
         done = pfedsim(command + quick, tmp_path)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         ran += 1
@@ -221,13 +222,20 @@ def test_the_data_page_is_right(tmp_path):
 
 
 def test_the_page_on_tracking_is_right(tmp_path):
-    (block,) = blocks((ROOT / "docs" / "track.md").read_text())
+    block = "\n".join(blocks((ROOT / "docs" / "track.md").read_text()))
     first = "import pfedsim\nrun = pfedsim.train(pfedsim.federate('digits', clients=3), 'fedavg', rounds=1, epochs=1)\n"
     done = subprocess.run(
         [sys.executable, "-c", first + block], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert re.search(r"client +finetuned +served|model +finetuned +served", done.stdout)
+
+
+def test_the_page_on_reliability_opens_a_worker(tmp_path):
+    (block,) = blocks((ROOT / "docs" / "reliability.md").read_text())
+    words = [sys.executable, "-c", block + "print(worker.fed.clients)"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "20\n", done.stderr
 
 
 def test_the_repository_names_no_machine():

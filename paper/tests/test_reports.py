@@ -92,9 +92,8 @@ def test_a_cause_is_judged_by_what_it_moves_our_mean(store: Store, monkeypatch: 
         assert table.rows[0][-1].text == ("explained" if so == "closes it" else "open")
     assert [c.text for c in table.rows[1][1:4]] == ["81.00", "-3.00", "84.00"]
     (said,) = gaps.in_short(store, Choice(), "cifar10")
-    assert said.endswith(
-        "(of 0 the author's pixel scale, alone or with another); open: Local-Only Dir(0.1)."
-    )
+    assert "for 0 the author's pixel scale" in said
+    assert said.endswith("open: Local-Only Dir(0.1).")
     both = replace(cause, seeds=[42, 43])  # 81 and 88 against 84 and 90
     monkeypatch.setattr(gaps, "causes", lambda: [both])
     store.put(record(both.cells(Choice().of(), "cifar10", "local", 0.1)[43], 0.88))

@@ -51,7 +51,7 @@ def _sections(data: str, found: Found, beside: Table) -> list[Section]:
     name = set_name(data)
     return [
         Section(
-            f"{name}: {'beside the paper' if data in OF_THE_PAPER else 'accuracy'}",
+            f"{name}: {'compared with the paper' if data in OF_THE_PAPER else 'accuracy'}",
             [_scale(data, found), beside],
         ),
         Section(
@@ -67,13 +67,12 @@ def _sections(data: str, found: Found, beside: Table) -> list[Section]:
 REMARKS = {
     "tiny-imagenet": "The paper has 110,000 pictures on 100 clients, 10% of them in each "
     "of 200 rounds, and torchvision's ImageNet "
-    "weights V2 where these are V1: only the order of the methods can be compared.",
-    "mnist": "Not in the paper: its setting with other data.",
-    "fashion-mnist": "Not in the paper: its setting with other data.",
+    "weights V2, where we use V1. Only the order of the methods can be compared.",
+    "mnist": "Not in the paper: the paper's setting with other data.",
+    "fashion-mnist": "Not in the paper: the paper's setting with other data.",
     "heart": "Not in the paper: each hospital is a client.",
     "watch": "Not in the paper: each person is a client. A person's windows overlap by "
-    "half, so that train and test halves are not "
-    "independent: the accuracies are too high, for all methods alike.",
+    "half, so the train and test halves are not independent and the accuracies of all methods are too high.",
 }
 
 
@@ -88,11 +87,10 @@ def _scale(data: str, found: Found) -> str:
 
 
 BOTH_KINDS = (
-    "The paper's table mixes two kinds of score: Local-Only, FedFomo and pFedSim are scored with the "
-    "client's own model after local "
-    "training, the others with what the server hands out before it. Here every method stands with both: "
-    "as served, and after the same "
-    "plain local epochs from what it hands out for training (pFedSim: its fresh mix)."
+    "The paper's table mixes two kinds of score: it scores Local-Only, FedFomo and pFedSim with the "
+    "client's own model after local training, and the other methods with the server's model before "
+    "local training. The tables here give both for every method: as served, and after the same plain local "
+    "epochs, starting from the model that the method sends out for training (pFedSim: its new mix)."
 )
 
 
@@ -156,7 +154,7 @@ def _kinds(data: str, alpha: float | None, by: Mapping[str, Runs]) -> Table:
     return Table(
         f"kinds-{data}-{alpha or 0:g}",
         (
-            f"{set_name(data)}, {dealt(alpha, data)}: served, and after local epochs; who is worse off than "
+            f"{set_name(data)}, {dealt(alpha, data)}: as served and after local epochs; clients worse off than "
             "alone; bytes per client and round"
         ),
         [

@@ -35,7 +35,7 @@ def summary(store: Store, choice: Choice) -> str:
     return (
         f"{plain.total()} claims: {plain['holds']} hold, {plain['does not']} do not, {plain['not measured']} "
         "are not measured. "
-        f"{rescored.total()} of them once more, with every method scored after the same local epochs: "
+        f"{rescored.total()} of them are judged again with every method scored after the same local epochs: "
         f"{rescored['holds']} hold, "
         f"{rescored['does not']} do not. {_by_what(store, choice)}"
     )
@@ -49,7 +49,9 @@ def report(store: Store, choice: Choice) -> Document:
         sentence = f'"{claim["sentence"]}" ({claim["place"]})'
         rows.append(entries(mine.word, sentence, claim["holds"], mine.figures or "-", _own(theirs)))
     head = ["verdict", "the paper's sentence", "it holds if", "our figures", "by the paper's own numbers"]
-    title = "Claims and verdicts; NOT marks the cases that fail; -: the paper prints no such numbers"
+    title = (
+        "Claims and verdicts; NOT marks the cases that fail; - means that the paper prints no such numbers"
+    )
     table = Table("claims", title, head, rows, prose=True)
     return Document("claims", "The paper's claims", [Section("", [summary(store, choice), table])])
 
@@ -70,9 +72,9 @@ def _by_what(store: Store, choice: Choice) -> str:
     )
     count = sum((data, alpha) in theirs and not ours.reduced(data) for data, alpha, _ in ours.cases())
     return (
-        f"A claim about all cases is judged by those that are measured and dealt by labels: {count} of "
+        f"A claim about all cases is judged by the measured cases that are partitioned by label: {count} of "
         f"the {len(theirs)} columns of "
-        "Table 3, and other sets, or the paper's at a smaller scale; not by the hospitals and the "
-        "smartwatch, whose clients are as "
-        "they are. Methods are compared over the seeds that all of them have."
+        "Table 3, plus other data sets and the paper's at a smaller scale. The hospitals and the "
+        "smartwatch, whose clients are given, "
+        "do not count. Methods are compared over the seeds that all of them have."
     )

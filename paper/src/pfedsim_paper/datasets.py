@@ -138,7 +138,7 @@ def report(store: Store, choice: Choice) -> Document:
     )
     note = (
         "Counted from the publishers' class counts with the real partition (seed 42, "
-        "minimum 40): the draws depend on nothing else."
+        "minimum 40); the partition depends on nothing else."
     )
     return Document("datasets", "The paper's data sets", [Section("", [note, table])])
 

@@ -67,8 +67,8 @@ SHEET = (
     "({}), and left out where they are not at hand."
 )
 REMARKS = {
-    "pacs": "In DomainNet's place: PACS reduced to 64 x 64; torchvision's ImageNet weights V1 (the paper's were V2).",
-    "digit-domains": "In DomainNet's place: MNIST, USPS, SVHN (9,298 digits cropped from "
+    "pacs": "Instead of DomainNet: PACS reduced to 64 x 64; torchvision's ImageNet weights V1 (the paper's were V2).",
+    "digit-domains": "Instead of DomainNet: MNIST, USPS, SVHN (9,298 digits cropped from "
     "full numbers), MNIST-M (its test part) and "
     "optdigits.",
     "domainnet": "20 of 345 classes, 30% of each, 64 x 64.",

@@ -22,22 +22,18 @@ from pfedsim_paper.protocol import SEEDS, Choice, base_name, cell
 
 FAR = 2  # standard deviations of the paper
 HOW = (
-    "Moved by: the runs with the cause switched against our own runs of the same seeds. Moved mean: our "
-    "mean over all seeds, moved by "
-    f"as much, and its distance from the paper. A gap is a mean more than {FAR} of the paper's standard "
-    "deviations away; a cause "
-    "closes it where both that moved mean and the switched runs themselves lie within; with one or two "
-    "seeds this is a hint, not a "
-    "proof."
+    "Moved by: the runs with the cause switched on, minus our own runs with the same seeds. Moved mean:"
+    " our mean over all seeds plus that difference, and its distance from the paper. A gap is a mean "
+    f"more than {FAR} of the paper's standard deviations away. A cause closes it if both the moved mean "
+    "and the switched runs themselves lie within that distance. With one or two seeds this is a hint, "
+    "not a proof."
 )
 PIXELS = (
-    "Pixels 0..255: the author's code of the paper's time normalises pixels of 0..255 by the mean and "
-    "deviation of pixels of 0..1, so that "
-    "inputs are 255 times as large and not centred. In training the first norm layer cancels both: on {} "
-    "the training loss of "
-    "Local-Only in the rounds scored differs by {:.1%} at most. The scores differ all the same, for they "
-    "go by running means: those "
-    "follow the weights with a lag, and depend on them where inputs are not centred."
+    "Pixels 0..255: the author's code at the time of the paper normalises pixels of 0..255 by the mean "
+    "and deviation of pixels of 0..1, so inputs are 255 times as large and not centred. In training, "
+    "the first norm layer cancels both: on {} the training loss of Local-Only in the rounds scored "
+    "differs by {:.1%} at most. The scores still differ, because they use running means, which lag "
+    "behind the weights and depend on them when inputs are not centred."
 )
 
 
@@ -187,15 +183,15 @@ def in_short(store: Store, choice: Choice, data: str) -> list[str]:
         open_ = [f"{one.name} {dealt(one.alpha)}" for one, several in far.items() if not several]
         above = sum(one.mean > one.theirs[0] for one in compared)
         words = (
-            f"Of the {len(compared)} cells of {place} for {set_name(data)} that are measured, "
+            f"Of the {len(compared)} cells of {place} for {set_name(data)} that we measured, "
             f"{len(compared) - len(far)} lie within two "
-            f"of the paper's standard deviations, and {above} lie above the paper's."
+            f"of the paper's standard deviations, and {above} are higher than the paper's."
         )
         if far:
             words += (
-                f" Of the {len(far)} that lie further away, a named cause closes the gap of {len(far) - len(open_)} "
-                "in the few seeds that "
-                f"it was tried with (of {by_pixels} the author's pixel scale, alone or with another)"
+                f" Of the {len(far)} further away, a known cause closes the gap for {len(far) - len(open_)} "
+                "in the few seeds "
+                f"it was tried with (for {by_pixels} the author's pixel scale, alone or with another cause)"
                 + (f"; open: {', '.join(open_)}." if open_ else ".")
             )
         said += [words] if compared else []
@@ -230,7 +226,9 @@ def report(store: Store, choice: Choice) -> Document:
         ):
             sections += [_section(store, choice, data, place, compared)] if compared else []
     nothing = [Section("", ["Nothing that the paper has is measured yet."])]
-    return Document("gaps", "Where ours differs from the paper", sections if len(sections) > 1 else nothing)
+    return Document(
+        "gaps", "Where our results differ from the paper", sections if len(sections) > 1 else nothing
+    )
 
 
 def _section(store: Store, choice: Choice, data: str, place: str, compared: Sequence[Compared]) -> Section:
@@ -261,7 +259,12 @@ def _section(store: Store, choice: Choice, data: str, place: str, compared: Sequ
         )
     if rest:
         parts.append(
-            Table(f"near-{label}", "What the same causes do to cells that lie within two", HEAD, rest)
+            Table(
+                f"near-{label}",
+                "Effect of the same causes on cells within two standard deviations",
+                HEAD,
+                rest,
+            )
         )
     return Section(f"{set_name(data)}, {place}", parts)
 

@@ -107,7 +107,7 @@ def scale(record: Record) -> str:
     words, sizes = record.cell.words, record.found["clients"]["samples"]
     more = words["score"]["finetune"]
     second = (
-        f" The score after local epochs is after {more} more{'' if more == words['epochs'] else ', for time'}."
+        f" The score after local epochs adds {more} more{'' if more == words['epochs'] else ' (fewer, to save time)'}."
         if more
         else ""
     )

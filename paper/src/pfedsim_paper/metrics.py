@@ -19,12 +19,10 @@ from pfedsim_paper.similarity import PAIRS, heading, name
 
 WHAT = (
     "WDB is 1 / f-FedAP's distance (mean and deviation at each norm layer's input, each client's own "
-    "model on its own train part); MDB the "
-    "cosine of the two models' changes; LDB FedFomo's weight of the second client's model on the first "
-    "one's held-out half; CS the mean "
-    "cosine of the classifiers' rows. WDB and LDB have no scale of their own: only their order and "
-    "correlation can be set beside the "
-    "paper's."
+    "model on its own train part). MDB is the cosine of the two models' changes. LDB is FedFomo's "
+    "weight for the second client's model on the first client's held-out half. CS is the mean cosine of"
+    " the classifiers' rows. WDB and LDB have no fixed scale, so only their order and correlation can "
+    "be compared with the paper's."
 )
 
 
@@ -61,7 +59,7 @@ def report(store: Store, choice: Choice) -> Document:
         parts = ["Not measured yet."] if record is None else _all(record, cell)
         sections.append(Section(f"All pairs of {cell.words['clients']} clients: {heading(cell)}", parts))
     return Document(
-        "metrics", "How well four measures tell who is alike", [*sections, *as_printed.metrics(tables)]
+        "metrics", "How well four measures detect similar clients", [*sections, *as_printed.metrics(tables)]
     )
 
 
@@ -104,7 +102,7 @@ def _four(record: Record, cell: Cell) -> Table:
         ["measure", *pairs, *pairs, "ours", "paper", "ours, all six"],
         rows,
         groups=[("ours", 4), ("paper", 4), ("correlation", 3)],
-        notes=["Over all six, LDB is the mean of both directions."],
+        notes=["For all six pairs, LDB is the mean of both directions."],
     )
 
 

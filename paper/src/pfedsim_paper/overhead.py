@@ -22,17 +22,14 @@ REPETITIONS = 5
 BUSY = 0.5  # load before a run from which its clock may say more of other work than of ours
 SHARED = 1.05  # times the processor time by the clock: it did
 HOW = (
-    "xi_p as the paper has it: seconds of a client's work (FedFomo's validation and f-FedAP's pass for "
-    "statistics included) over the "
-    "samples of its train part, averaged over the clients asked to train and the rounds; mean (std) over "
-    "five repetitions, the methods "
-    "in turns. FedFomo trains on the four fifths of it that are not held out for validation. The paper "
-    "measured on one RTX 3090; ratios "
-    "to FedAvg are what can be compared. With the native backend those flatter FedAvg and pFedSim, whose "
-    "plain steps run in one call, "
-    "against FedGen, which goes step by step: the torch backend is nearer to the paper's loop. Bytes are "
-    "those of the "
-    "messages sent. The server's storage is all that its state holds after the last round."
+    "xi_p as defined in the paper: the seconds of a client's work (including FedFomo's validation and "
+    "f-FedAP's pass for statistics) divided by the number of its train samples, averaged over rounds "
+    "and the clients asked to train. Mean (std) over five repetitions, with the methods taking turns. "
+    "FedFomo trains on four fifths of its train part and holds out the rest for validation. The paper "
+    "measured on one RTX 3090, so only ratios to FedAvg can be compared. On the native backend, these "
+    "ratios favour FedAvg and pFedSim, whose plain steps run in one call, over FedGen, which runs step "
+    "by step; the torch backend is closer to the paper's loop. Bytes are those of the messages sent. "
+    "The server's storage is everything in its state after the last round."
 )
 
 
@@ -142,12 +139,14 @@ def report(store: Store, choice: Choice) -> Document:
 def _scale(record: Record) -> str:
     words = record.cell.words
     slowed = max(mean(f["xi"]) / mean(f["xi_cpu"]) for f in record.found["methods"].values())
+    verdict = (
+        "so other work made seconds too long" if slowed > SHARED else "so other work did not slow it down"
+    )
     return (
         f"{record.found['clients']} clients, {words['join']:.0%} of them in each of {words['rounds']} "
         f"rounds, {words['epochs']} local "
-        f"epochs; load of the machine in the minute before: {record.found['load']:.2f}; by the clock up "
-        f"to {slowed:.2f} times the "
-        f"processor time{', so that other work made seconds too long' if slowed > SHARED else ': the core was ours'}."
+        f"epochs; load of the machine in the minute before: {record.found['load']:.2f}; wall-clock time up to "
+        f"{slowed:.2f} times the processor time, {verdict}."
     )
 
 
@@ -219,6 +218,6 @@ def _bytes(record: Record, cell: Cell) -> Table:
         ],
         rows,
         notes=[
-            "f-FedAP: its one pass for the statistics of all clients is counted in, here over few rounds."
+            "f-FedAP: includes its one pass for the statistics of all clients, here spread over few rounds."
         ],
     )

@@ -28,22 +28,18 @@ Head = tuple[np.ndarray, np.ndarray]
 FOLDS = 5
 METHODS = ("fedavg", "fedfomo", "fedap", "fedgen", "pfedsim")  # FedAvg: the control; the others: Table 1
 HOW = (
-    "The server tries to tell each client's label distribution from what the client sent last. 'Read "
-    "off': no fitting at all, the change "
-    "of each class's bias against the common classifier counts as the class's share (training pushes up "
-    "the biases of classes that a "
-    "client has); the common one is that of the round's model or, among personal models, of the last "
-    "common one. 'Fitted': a ridge "
-    "regression, learnt on four fifths of the clients, as if their labels were known to the server, and "
-    "tried on the other fifth, five "
-    "times over. AUROC: does the score tell present from absent classes (0.5: not at all, 1: perfectly)? "
-    "Distance: total variation "
-    "between the true distribution and the one told (0: the same); beside it that of guessing the mean "
-    "of the known clients. FedAvg is "
-    "the control: its clients send a model, too. f-FedAP's send their classifiers and statistics, "
-    "FedGen's their label counts. The two "
-    "fits are not equally strong: of classifiers one regression serves all classes, of statistics there "
-    "is one sample for each client."
+    "The server tries to infer each client's label distribution from the last thing the client sent. "
+    "'Read off' needs no fitting: the change of each class's bias relative to the common classifier "
+    "counts as the share of that class, because training raises the biases of the classes that a client"
+    " has. The common classifier is that of the round's model or, for personal models, that of the last"
+    " common one. 'Fitted' is a ridge regression trained on four fifths of the clients, as if the "
+    "server knew their labels, and tested on the other fifth, five times. AUROC: how well the score "
+    "separates present from absent classes (0.5: not at all, 1: perfectly). Distance: total variation "
+    "between the true and the inferred distribution (0: equal), next to that of guessing the mean of "
+    "the known clients. FedAvg is the control, because its clients send a model, too. Clients of "
+    "f-FedAP send their classifiers and statistics, those of FedGen their label counts. The two fits "
+    "are not equally strong: for classifiers one regression serves all classes, while for statistics "
+    "there is one sample per client."
 )
 
 
@@ -189,7 +185,7 @@ def _auroc(present: np.ndarray, score: np.ndarray) -> float | None:
 
 
 def report(store: Store, choice: Choice) -> Document:
-    sections = [Section("What is tried", [HOW])]
+    sections = [Section("How it is measured", [HOW])]
     rows: dict[str, list[list[Entry]]] = {}
     for cell in plan(choice):
         record = store.find(cell)
@@ -212,4 +208,4 @@ def report(store: Store, choice: Choice) -> Document:
             f"privacy-{len(sections)}", "What the server can tell of its clients' labels", head, lines
         )
         sections.append(Section(where, [table, *pictures.readings(table, where)]))
-    return Document("privacy", "What a server can read of its clients' labels", sections)
+    return Document("privacy", "What a server can infer about its clients' labels", sections)

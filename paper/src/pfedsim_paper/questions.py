@@ -63,7 +63,7 @@ def report(store: Store, choice: Choice) -> Document:
                 ],
             ),
             Section(
-                f"{name}: batches redrawn in every epoch",
+                f"{name}: shuffling in every epoch",
                 [
                     REDRAWN,
                     *_switched(store, data, shuffled, "shuffle", "stored order", "redrawn"),
@@ -79,7 +79,7 @@ def report(store: Store, choice: Choice) -> Document:
                 ],
             ),
         ]
-    return Document("questions", "What the paper mixes or never asks", sections)
+    return Document("questions", "What the paper mixes or does not ask", sections)
 
 
 def answers(store: Store, choice: Choice) -> list[str]:
@@ -87,16 +87,20 @@ def answers(store: Store, choice: Choice) -> list[str]:
     (forms, _), (shuffled, redrawn), (shared, averaged) = _parts(choice)
     asked: list[tuple[str, tuple[Choice, str, dict[str, Any]], tuple[Choice, str]]] = [
         (
-            "Similarity moves pFedSim, against weighing all clients alike, by",
+            "Using similarity instead of equal weights changes pFedSim by",
             (forms, "pfedsim", {}),
             (forms, "pfedsim:uniform"),
         ),
         (
-            "Redrawing the batches in every epoch moves pFedSim by",
+            "Shuffling the batches in every epoch changes pFedSim by",
             (shuffled, "pfedsim", redrawn),
             (shuffled, "pfedsim"),
         ),
-        ("Averaging the norm statistics moves FedAvg by", (shared, "fedavg", averaged), (shared, "fedavg")),
+        (
+            "Averaging the norm statistics changes FedAvg by",
+            (shared, "fedavg", averaged),
+            (shared, "fedavg"),
+        ),
     ]
     made = []
     for words, (part, method, switched), (other, base) in asked:
@@ -122,27 +126,24 @@ def _told(alpha: float, here: Runs, there: Runs) -> str:
 
 
 MATTER = (
-    "pFedSim as the paper writes it (Eq. 3), as the author's code has it (`reference`), with every "
-    "client met weighing alike "
-    "(`uniform`: the similarity is thrown away), and FedPer after the same warm-up (one extractor for "
-    "all, own classifiers). FedPer is "
-    "served before local training, pFedSim after it: the columns after local epochs compare like with like."
+    "Four variants: pFedSim as the paper writes it (Eq. 3); as in the author's code (`reference`); with"
+    " equal weights for all clients met (`uniform`, which ignores the similarity); and FedPer after the"
+    " same warm-up (one extractor for all, personal classifiers). FedPer is served before local "
+    "training and pFedSim after it, so compare the columns after local epochs."
 )
 
 
 REDRAWN = (
-    "The paper is silent. In the author's code a client's samples keep their stored order, so that every "
-    "epoch has the same batches "
-    "(`shuffle = false`, the default of all studies here); most other code draws them anew in every epoch."
+    "The paper does not say whether batches are shuffled. In the author's code a client's samples keep "
+    "their stored order, so every epoch has the same batches (`shuffle = false`, the default of all "
+    "studies here). Most other code shuffles in every epoch."
 )
 AVERAGED = (
-    "In the author's code running means and variances of norm layers stay with their client (`buffers = "
-    "local`, the default of all "
-    "studies here), also with methods that share everything else: what a server hands out is scored with "
-    "statistics that belong to "
-    "the client's own last training. With `shared` they are averaged as the weights are. The difference "
-    "tells how much of FedAvg's "
-    "score as served is theirs."
+    "In the author's code the running means and variances of norm layers stay at the client (`buffers ="
+    " local`, the default of all studies here), even for methods that share everything else. The "
+    "server's model is then scored with the statistics of the client's own last training. With "
+    "`shared`, they are averaged like the weights. The difference shows how much of FedAvg's score as "
+    "served is due to these statistics."
 )
 
 

@@ -13,23 +13,27 @@ from pfedsim_paper.evidence import common
 from pfedsim_paper.grid import MICRO, TUNED, by_alpha, dealt, set_name, title
 from pfedsim_paper.paper import paper
 from pfedsim_paper.protocol import SEEDS, Choice
-from pfedsim_paper.studies import STUDIES, Study
+from pfedsim_paper.studies import NOT_IN_THE_PAPER, STUDIES, Study
 
 HEAD = """# Results
 
-Written by `pfedsim reproduce --markdown > docs/results.md` from the finished runs in `paper/results/`: no
-result of ours is typed by hand. Pictures, LaTeX, CSV and a page for the browser: `pfedsim reproduce NAME`
-writes them to `reproduced/NAME`.
+`pfedsim reproduce --markdown > docs/results.md` generates this page from the finished runs in
+`paper/results/`; no result of ours is typed by hand. `pfedsim reproduce NAME` writes pictures, LaTeX, CSV and an
+HTML page to `reproduced/NAME`.
 
-Accuracies are of the last round, on each client's own test half, in %. "All samples" counts every test
-sample alike (the paper's number), "client mean" every client alike. "As served" is the model that a client
-of this method would use now: its own where the method keeps one (Local-Only, FedFomo, pFedSim), else what
-the server hands out. "After local epochs" is what the server hands out for training, after the same plain
-local training for every method. "Worst tenth" is the mean accuracy as served of the tenth of the clients
-(at least one) that fare worst, "worse off" the share of clients whose accuracy as served lies below
-training alone. Where a spread stands in brackets it is the standard deviation over seeds (ddof 1); a single
-seed has none. The partition is the same for all seeds, as in the paper. "The author's code" is FL-bench as
-it was when the paper came out, in May 2023.
+How to read the tables:
+
+- Accuracies are in %, from the last round, on each client's own test half.
+- "All samples" counts every test sample equally (the paper's number), "client mean" every client equally.
+- "As served" is the model that a client of this method would use now: its own if the method keeps one
+  (Local-Only, FedFomo, pFedSim), otherwise the server's.
+- "After local epochs" is the model that the server sends out for training, after plain local training that
+  is the same for every method.
+- "Worst tenth" is the mean accuracy as served of the worst tenth of the clients (at least one).
+- "Worse off" is the share of clients whose accuracy as served is below training alone.
+- A number in brackets is the standard deviation over seeds (ddof 1); a single seed has none.
+- All seeds share one partition, as in the paper.
+- "The author's code" is FL-bench as it was when the paper came out, in May 2023.
 """
 SIMILAR = ("fedavg", "fedrep", "fedap", "pfedsim")
 WANTED: dict[str, list[Choice]] = {  # what this page is to show of a study, where that is not its default
@@ -68,11 +72,11 @@ def _study(study: Study, store: Store) -> Document:
         [{**cell.words, "seed": 0} for cell in study.plan(Choice(full=full))] for full in (True, False)
     ]
     larger, seeds = any(words not in scales[1] for words in scales[0]), len(scales[0]) > len(scales[1])
-    what = "The paper's whole scale" if larger else "With five seeds" if seeds else ""
+    what = "At the paper's full scale" if larger else "With five seeds" if seeds else ""
     whole = f" {what}: `pfedsim reproduce {study.name} --full`." if what else ""
     head = Section(
         "",
-        [f"In the paper: {study.place}. Made by {commands} (`--dry-run` says how long it takes).{whole}"],
+        [f"{_place(study)}. Commands: {commands} (`--dry-run` estimates the time).{whole}"],
     )
     sections = [head]
     for section in [section for document in made for section in document.sections]:
@@ -80,6 +84,10 @@ def _study(study: Study, store: Store) -> Document:
             [section] if section not in sections else []
         )  # what several parts say alike is said once
     return Document(study.name, made[0].title, sections)
+
+
+def _place(study: Study) -> str:
+    return "Not in the paper" if study.place == NOT_IN_THE_PAPER else f"In the paper: {study.place}"
 
 
 def _begun(study: Study, choice: Choice, store: Store) -> Choice:
@@ -112,7 +120,7 @@ def _wrong() -> Document:
     ]
     table = Table(
         "wrong",
-        "Each carries a mark and a footnote wherever its table is shown",
+        "Each has a mark and a footnote wherever its table is shown",
         ["table", "what is wrong"],
         rows,
         prose=True,
@@ -155,10 +163,10 @@ def _measured(records: list[Record], benchmark: Path, store: Store) -> Document:
                     [*map(set_name, choice.data), *(f"{k} = {v}" for k, v in choice.settings.items())]
                 )
                 rows.append(entries(study.name, part, len(now.done), len(now.missing), f"{took:.2f}"))
-    head = ["study", "part, where not its default", "finished", "still to run", "hours of one core"]
+    head = ["study", "part, if not the default", "finished", "missing", "core hours"]
     table = Table(
         "measured",
-        "Cells of each study: finished, and not run yet (a run that two studies share counts in both)",
+        "Finished and missing cells of each study (a run that two studies share counts in both)",
         head,
         rows,
     )
@@ -175,11 +183,10 @@ def _measured(records: list[Record], benchmark: Path, store: Store) -> Document:
     versions = sorted({f"pfedsim {r.made['versions']['pfedsim']}" for r in records})
     total = sum(r.made["cpu_seconds"] for r in records) / 3600
     where = (
-        f"{len(records)} cells, {total:.1f} hours of one core in all, with {', '.join(versions)} on "
-        f"{'; '.join(f'{name} ({n})' for name, n in machines.most_common())}. One run per core, side by "
-        "side; the machine was shared with "
-        "other work, so hours are of processor time, not by the clock. Cells for which nothing is "
-        "trained name no machine."
+        f"{len(records)} cells, {total:.1f} core hours in all, with {', '.join(versions)} on "
+        f"{'; '.join(f'{name} ({n})' for name, n in machines.most_common())}. One run per core, in "
+        "parallel. The machine was shared with other work, so hours are processor time, not wall-clock time. "
+        "Cells that train nothing name no machine."
     )
     table3 = store.records(STUDIES["accuracy"].plan(Choice(seeds=SEEDS)))
     return Document(

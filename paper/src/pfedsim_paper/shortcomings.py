@@ -61,14 +61,14 @@ def report(store: Store, choice: Choice) -> Document:
         rules=[2, 4, 6],
         prose=True,
         notes=[
-            "Communication: times FedAvg's bytes, both ways, in the runs of Table 3 with Dir(0.1); "
-            "computation: times FedAvg's seconds "
-            f"per sample (FedFomo trains on four fifths of its part); above {HEAVY} counts as heavy. "
+            "Communication: bytes in both directions relative to FedAvg, in the runs of Table 3 with Dir(0.1). "
+            "Computation: seconds per sample relative to "
+            f"FedAvg (FedFomo trains on four fifths of its part). Above {HEAVY} counts as heavy. "
             "Privacy: what is sent, and the "
-            "AUROC with which the server tells present from absent classes (`pfedsim reproduce "
-            f"privacy`), where above {RISKY} counts "
+            "AUROC with which the server separates present from absent classes (`pfedsim reproduce "
+            f"privacy`); above {RISKY} counts "
             f"as a risk; FedAvg's clients: {_told('fedavg', readings)}. Public data: none of these "
-            "methods has a place for any. FedMD "
+            "methods uses any. FedMD "
             "is not implemented here."
         ],
     )

@@ -21,10 +21,10 @@ NAMES = list(SUBSETS)
 PAIRS = ((0, 1), (0, 2), (2, 3), (0, 3))  # (i, i'), (i, j), (j, k), (i, k): the paper's
 CLOSE = 0.1  # values that differ by less are all alike to two decimals and on a scale from 0 to 1
 DIVIDED = (
-    "Subsets i and i' hold labels 0-4, j 2-6, k 5-9, without a sample in common. A class that several "
-    "own is divided evenly among them "
-    "(the paper does not say how it did); each subset's halves train and test. All four networks start "
-    "from one initial model."
+    "Subsets i and i' hold labels 0-4, j 2-6 and k 5-9; no sample is in two subsets. A class that "
+    "belongs to several subsets is divided evenly among them (the paper does not say how it did this). "
+    "One half of each subset is for training, the other for testing. All four networks start from the "
+    "same initial model."
 )
 
 

@@ -24,10 +24,10 @@ def story(table: Sequence[Record], benchmark: Path) -> list[str]:
     clock = sum(r.made["seconds"] for r in table) / cores / 3600
     text = (
         f"The {len(table)} runs of the CIFAR-10 table (Table 3) took {used:.1f} hours of processor time, "
-        "scoring included. By the clock "
-        f"their durations add up to {clock * cores:.1f} hours with other work beside them, {clock:.1f} "
+        "scoring included. Their wall-clock durations "
+        f"add up to {clock * cores:.1f} hours next to other work, {clock:.1f} "
         f"on each of {cores} cores "
-        f"({used / cores:.1f} where those are free). They trained on {trained / 1e6:,.0f} million samples."
+        f"({used / cores:.1f} if those are free). They trained on {trained / 1e6:,.0f} million samples."
     )
     if not benchmark.is_file():
         return [text]
@@ -40,8 +40,8 @@ def story(table: Sequence[Record], benchmark: Path) -> list[str]:
         f"backend {native:,.0f}, "
         f"{native / plain:.1f} times as many (`pfedsim bench`, by processor time, median, kernels "
         f"{report['machine']['kernels']}): with "
-        f"the plain loop the training alone would have taken {hours:.1f} hours of processor time, {hours / cores:.1f} "
-        "by the clock on "
+        f"the plain loop, training alone would have taken {hours:.1f} hours of processor time, {hours / cores:.1f} "
+        "of wall-clock time on "
         f"{cores} free cores."
     ]
 

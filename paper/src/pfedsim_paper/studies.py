@@ -28,6 +28,7 @@ from pfedsim_paper import (
 from pfedsim_paper.protocol import OF_THE_PAPER, TEN_CLASSES, WHOLE, Choice, base
 
 ALL = ("methods", "data", "alpha", "seeds")
+NOT_IN_THE_PAPER = "not in it"  # the place of a study that the paper does not have
 KINDS: dict[str, tuple[str, Callable[[str], bool]]] = {  # what data a study takes
     "any": ("any set", lambda data: bool(base(data))),
     "dealt": ("sets that are dealt by their labels", lambda data: base(data)["partition"] == "dirichlet"),
@@ -186,7 +187,7 @@ STUDIES = {
         Study(
             "questions",
             "does similarity matter? shuffling? shared statistics?",
-            "not in it",
+            NOT_IN_THE_PAPER,
             questions.plan,
             questions.report,
             ALL[1:],
@@ -194,7 +195,7 @@ STUDIES = {
         Study(
             "gaps",
             "runs that look for the cause of a distance from the paper",
-            "not in it",
+            NOT_IN_THE_PAPER,
             gaps.plan,
             gaps.report,
             ALL[:3],

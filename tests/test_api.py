@@ -177,13 +177,13 @@ def test_notebooks_show_a_run_as_a_table() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"partition": "iid", "alpha": 0.5}, "alpha = 0.5 has no effect beside the partition 'iid'"),
-        ({"classes_each": 3}, "classes_each = 3 has no effect beside the data set's own partition"),
+        ({"partition": "iid", "alpha": 0.5}, "alpha = 0.5 has no effect with the partition 'iid'"),
+        ({"classes_each": 3}, "classes_each = 3 has no effect with the data set's default partition"),
         ({"partition": "shards", "classes_each": 2}, "classes_each = 2 has no effect"),
         ({"partition": "classes", "shards_each": 2}, "shards_each = 2 has no effect"),
         (
             {"partition": "mine.json", "test": 0.5},
-            "test = 0.5 has no effect beside the partition mine.json",
+            "test = 0.5 has no effect with the partition mine.json",
         ),
         ({"partition": "mine.json", "partition_seed": 1}, "partition_seed = 1 has no effect"),
     ],

@@ -67,7 +67,7 @@ def test_show_takes_a_choice_of_columns(side: Path) -> None:
     assert "worst tenth" not in said
     with pytest.raises(pfedsim.Error, match="did you mean 'served'"):
         pfedsim_says("show", side, "--columns", "servde")
-    with pytest.raises(pfedsim.Error, match="--columns chooses columns of a comparison"):
+    with pytest.raises(pfedsim.Error, match="--columns selects columns of a comparison"):
         pfedsim_says("show", side / "fedavg-seed1", "--columns", "served")
 
 
@@ -126,7 +126,7 @@ def test_the_same_run_twice_is_reused() -> None:
     assert folder is not None
     summary = Path(folder[1], "summary.json")
     before = summary.stat().st_mtime_ns
-    assert f"{folder[1]} has this run already; --fresh runs it again" in pfedsim_says(*words)
+    assert f"{folder[1]} already holds this run; --fresh starts over" in pfedsim_says(*words)
     assert summary.stat().st_mtime_ns == before
     pfedsim_says(*words, "--fresh")
     assert summary.stat().st_mtime_ns > before

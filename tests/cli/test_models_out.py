@@ -18,7 +18,7 @@ from pfedsim import Error
 from pfedsim.cli.app import app
 from pfedsim.cli.watch import follow, view
 from pfedsim.data.federation import Federation
-from pfedsim.runs.durable import held
+from pfedsim.runs.durable import locked
 from pfedsim.runs.news import news
 from pfedsim.runs.reader import Run
 
@@ -43,7 +43,7 @@ def test_from_a_run_to_predictions(run: Run, tmp_path: Path) -> None:
     assert pfedsim("export", run.path, "--client", 4, out, "--samples").strip() == str(out)
     accuracy, samples = run.client_values()[4], int(run.client_values("samples")[4])
     table = pfedsim("predict", out, out / "samples.npz")
-    assert f"{round(accuracy * samples)} of {samples} as labelled: accuracy {100 * accuracy:.2f}%" in table
+    assert f"{round(accuracy * samples)} of {samples} correct: accuracy {100 * accuracy:.2f}%" in table
     found = json.loads(pfedsim("predict", out, out / "samples.npz", "--format", "json"))
     assert found["accuracy"] == accuracy
     assert [p["class"] == p["label"] for p in found["predictions"]] == run.hits()[4].tolist()
@@ -66,8 +66,8 @@ def test_all_clients_at_once(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["export", "RUN", "OUT"], "say whose model: --client N, or --all"),
-        (["export", "RUN", "OUT", "--all", "--client", "1"], "say whose model"),
+        (["export", "RUN", "OUT"], "choose a model: --client N, or --all"),
+        (["export", "RUN", "OUT", "--all", "--client", "1"], "choose a model"),
         (["export", "RUN", "OUT", "--all", "--push", "a/b"], "--push uploads one client's model"),
         (["export", "RUN", "OUT", "--client", "6"], "clients 0 to 5"),
         (["export", "nowhere", "OUT", "--client", "1"], "nowhere is not a run's folder"),
@@ -122,7 +122,7 @@ class Replay:
 
 def test_watch_follows_a_run_until_it_ends(run: Run, tmp_path: Path) -> None:
     replay, out = Replay(run, tmp_path / "run"), io.StringIO()
-    with held(tmp_path / "run"):
+    with locked(tmp_path / "run"):
         follow(tmp_path / "run", Console(file=out, width=200), replay.pause)
     lines = out.getvalue().splitlines()
     assert replay.pauses == 3
@@ -135,7 +135,7 @@ def test_watch_follows_a_run_until_it_ends(run: Run, tmp_path: Path) -> None:
 
 def test_watch_on_a_terminal_shows_where_the_run_stands(run: Run, tmp_path: Path) -> None:
     replay, out = Replay(run, tmp_path / "run"), io.StringIO()
-    with held(tmp_path / "run"):
+    with locked(tmp_path / "run"):
         follow(tmp_path / "run", Console(file=out, width=100, force_terminal=True), replay.pause)
     assert "finished" in out.getvalue()
     still = io.StringIO()

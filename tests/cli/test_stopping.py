@@ -98,12 +98,12 @@ def test_a_signal_stops_the_run_keeps_its_checkpoint_and_leaves_no_worker(
     os.kill(command.pid, number)
     ended, said = command.wait()
     assert ended == code, said
-    assert "pfedsim: stopped; go on with: pfedsim resume run" in said
+    assert "pfedsim: stopped; continue with: pfedsim resume run" in said
     until(lambda: not any(map(alive, workers)), 10)
     if number == signal.SIGTERM:
         ended, said = Command("doctor", "run", cwd=tmp_path).wait()
         assert ended == 0, said
-        assert "pfedsim resume goes on after round" in said
+        assert "pfedsim resume continues after round" in said
         assert "nothing is wrong" in said
 
 
@@ -133,7 +133,7 @@ def test_a_stopped_comparison_leaves_nothing_running_and_continues(
     until(lambda: not any(map(alive, workers)), 10)
     if number != signal.SIGKILL:
         assert ended == (130 if number == signal.SIGINT else 143), said
-        assert "pfedsim: stopped; the same command goes on" in said
+        assert "pfedsim: stopped; run the same command to continue" in said
     command = Command(*words, "--rounds", "100000", cwd=tmp_path)
     until(lambda: all('"resumed": true' in (run / "timings.jsonl").read_text() for run in runs))
     os.kill(command.pid, signal.SIGTERM)
@@ -150,7 +150,7 @@ def test_an_existing_folder_needs_a_word(tmp_path: Path) -> None:
     code, said = Command(*words, "--resume", "--lr", "0.5", cwd=tmp_path).wait()
     assert (code, said) == (
         2,
-        "pfedsim: run is another run: its lr is 0.01, 0.5 was asked for; choose another folder, or delete this one\n",
+        "pfedsim: run holds a different run: its lr is 0.01, not 0.5; choose another folder, or delete this one\n",
     )
     assert Command("resume", "run", "--quiet", cwd=tmp_path).wait() == (0, "run\n")
     assert Command("resume", "nothing", cwd=tmp_path).wait() == (
@@ -189,12 +189,12 @@ def test_fresh_deletes_nothing_that_holds_no_run(tmp_path: Path) -> None:
     paper, real, link = tmp_path / "paper", tmp_path / "real", tmp_path / "link"
     (paper / "figures").mkdir(parents=True)
     (paper / "table.tex").write_text("mine")
-    with pytest.raises(Error, match="holds more than a run"):
+    with pytest.raises(Error, match="contains more than a pfedsim run"):
         make_room(paper, resume=False, fresh=True)
     real.mkdir()
     (real / "timings.jsonl").touch()
     link.symlink_to(real)
-    with pytest.raises(Error, match="is a link"):
+    with pytest.raises(Error, match="is a symbolic link"):
         make_room(link, resume=False, fresh=True)
     assert (paper / "table.tex").is_file()
     assert (real / "timings.jsonl").is_file()

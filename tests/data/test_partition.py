@@ -266,7 +266,7 @@ def test_every_sample_is_dealt_once_and_the_minimum_is_kept(
             "gave each of 20 clients 30 samples (the best gave 28)",
         ),
         ("given", {}, "array `client`"),
-        ("given", {"owner": np.arange(600) // 300, "clients": 3}, "names 2 clients, 3 were asked for"),
+        ("given", {"owner": np.arange(600) // 300, "clients": 3}, "the data name 2 clients, not 3"),
         (
             "given",
             {"owner": (np.arange(600) > 0).astype(int), "clients": None},
@@ -338,10 +338,10 @@ def _moved(content: dict[str, Any]) -> None:
     [
         (_moved, "damaged"),
         (lambda c: c["clients"].pop(), "damaged"),
-        (lambda c: c["clients"][0].pop("test"), "not a whole partition file"),
-        (lambda c: c["clients"][0]["train"].append("x"), "not a whole partition file"),
-        (lambda c: c["clients"][0]["train"].append([1]), "not a whole partition file"),
-        (lambda c: c["clients"][0]["train"].append(10**30), "not a whole partition file"),
+        (lambda c: c["clients"][0].pop("test"), "not a valid partition file"),
+        (lambda c: c["clients"][0]["train"].append("x"), "not a valid partition file"),
+        (lambda c: c["clients"][0]["train"].append([1]), "not a valid partition file"),
+        (lambda c: c["clients"][0]["train"].append(10**30), "not a valid partition file"),
         (lambda c: c.update(format="another"), "is not a partition file"),
     ],
 )
@@ -355,7 +355,7 @@ def test_damage_is_noticed(saved: Path, damage: Any, says: str) -> None:
 
 def test_a_file_cut_short_or_missing_is_refused(saved: Path) -> None:
     saved.write_text(saved.read_text()[:-40])
-    with pytest.raises(Error, match="not a whole partition file"):
+    with pytest.raises(Error, match="not a valid partition file"):
         load(saved, "d" * 64, 120)
     with pytest.raises(Error, match="cannot be read"):
         load(saved.with_name("other.json"), "d" * 64, 120)
@@ -418,7 +418,9 @@ def test_two_shards_of_equal_classes_are_at_most_two_classes() -> None:
         shares(partition), np.random.RandomState(42).permutation(20).reshape(10, 2), strict=True
     ):
         assert sorted(y[share]) == sorted([a // 2] * 20 + [b // 2] * 20)  # shard k is of class k // 2
-    with pytest.raises(Error, match="10 clients of 3 shards have only 39 samples, and the minimum is 40"):
+    with pytest.raises(
+        Error, match="10 clients with 3 shards have only 39 samples each, but the minimum is 40"
+    ):
         made("shards", y, shards_each=3, minimum=40)
 
 
@@ -465,12 +467,12 @@ def test_every_client_is_of_one_domain_and_the_last_takes_the_rest() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"domain": None}, "needs data that says which domain"),
-        ({"clients": 5}, "5 clients cannot be dealt evenly to 2 domains; give clients_each"),
+        ({"domain": None}, "needs data that name each sample's domain"),
+        ({"clients": 5}, "5 clients cannot be divided evenly among 2 domains; give clients_each"),
         ({"clients": 5, "clients_each": 2}, "5 clients are not 2 for each of 2 domains"),
         (
             {"clients_each": 9, "clients": None},
-            "domain a has 11 samples, too few for 9 clients of at least 2",
+            "domain a has 11 samples, too few for 9 clients with at least 2",
         ),
     ],
 )

@@ -58,7 +58,7 @@ def test_tiny_imagenet_that_is_not_whole(tiny: Path) -> None:
         data.read("tiny-imagenet", tiny)
     for file in (root / "train" / "n01" / "images").iterdir():
         file.unlink()
-    with pytest.raises(Error, match="n01/images holds no picture"):
+    with pytest.raises(Error, match="n01/images has no pictures"):
         data.read("tiny-imagenet", tiny)
 
 
@@ -72,7 +72,7 @@ def test_cinic10_is_test_train_valid(tmp_path: Path) -> None:
     assert found.y.tolist() == 3 * list(range(10))
     assert found.x[:, 0, 0, 0].tolist() == [*range(100, 110), *range(10), *range(50, 60)]
     (tmp_path / "train" / "truck" / "cifar10-train-1.png").unlink()
-    with pytest.raises(Error, match="truck holds no picture"):
+    with pytest.raises(Error, match="truck has no pictures"):
         data.read("cinic10", tmp_path)
 
 
@@ -113,7 +113,7 @@ def test_domainnets_lists_say_which_pictures_there_are(domainnet: Path) -> None:
     assert data.read("domainnet", domainnet).digest == by_folder.digest
     (domainnet / "real_test.txt").write_text("class00/1.jpg 3\n")
     with pytest.raises(
-        Error, match=r"real_test\.txt, line 1: .* should read domain/class/file\.jpg NUMBER"
+        Error, match=r"real_test\.txt, line 1: .* should have the form domain/class/file\.jpg NUMBER"
     ):
         data.read("domainnet", domainnet)
 
@@ -135,7 +135,7 @@ def test_a_domainnet_with_too_few_pictures(tmp_path: Path) -> None:
     for c in range(20):
         for domain in DOMAINS:
             picture(tmp_path / domain / f"class{c}" / "1.jpg", 1)  # int(0.3 * 1) is none
-    with pytest.raises(Error, match="domainnet holds no sample"):
+    with pytest.raises(Error, match="domainnet has no samples"):
         data.read("domainnet", tmp_path)
 
 
@@ -162,5 +162,5 @@ def test_digit_domains_are_brought_to_one_size_and_three_channels(tmp_path: Path
     assert (found.x[3:] == 7).all()
     assert found.y.tolist() == [1, 2, 0, 0, 1]
     np.savez(tmp_path / "table.npz", x=np.zeros((2, 4)), y=np.array([0, 1]))
-    with pytest.raises(Error, match=r"table\.npz holds no pictures of ten digits"):
+    with pytest.raises(Error, match=r"table\.npz does not contain pictures of the ten digits"):
         data.read("digit-domains", tmp_path)

@@ -99,11 +99,11 @@ def test_a_cut_foreign_or_missing_cifar10_is_refused_by_file(cifar: Path) -> Non
     third, last = folder / "data_batch_3.bin", folder / "test_batch.bin"
     with open(third, "r+b") as file:
         file.write(b"\x0b")
-    with pytest.raises(Error, match=r"data_batch_3\.bin holds a label above 9"):
+    with pytest.raises(Error, match=r"data_batch_3\.bin has a label above 9"):
         cifar10.read(folder)
     with open(third, "r+b") as file:
         file.truncate(SIZE - 1)
-    with pytest.raises(Error, match=r"data_batch_3\.bin has 30,729,999 bytes, a whole one has 30,730,000"):
+    with pytest.raises(Error, match=r"data_batch_3\.bin has 30,729,999 bytes instead of 30,730,000"):
         cifar10.read(cifar)
     third.write_bytes(b"")
     with open(third, "wb") as file:
@@ -118,7 +118,7 @@ def test_cifar10s_python_version_and_an_empty_folder_are_refused(tmp_path: Path)
         data.read("cifar10", tmp_path)
     (tmp_path / "cifar-10-batches-py").mkdir()
     (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"")
-    with pytest.raises(Error, match="python version, which is pickle"):
+    with pytest.raises(Error, match="Python version of CIFAR-10, which uses pickle"):
         data.read("cifar10", tmp_path)
 
 
@@ -195,7 +195,7 @@ def test_own_constants(tmp_path: Path) -> None:
         ({"x": np.zeros((4, 2)), "y": Y[:3]}, "4 samples but 3 labels"),
         ({"x": np.zeros((4, 2)), "y": np.zeros((4, 2), int)}, "one label per sample"),
         ({"x": np.zeros((4, 2)), "y": Y - 1}, "labels run from -1"),
-        ({"x": np.zeros((4, 2)), "y": Y / 2}, "whole numbers from 0 or words"),
+        ({"x": np.zeros((4, 2)), "y": Y / 2}, "integers from 0, or words"),
         (
             {"x": np.zeros((4, 2)), "y": Y, "classes": np.array(["a", "b"])},
             "one for each label from 0 to 2",
@@ -205,8 +205,8 @@ def test_own_constants(tmp_path: Path) -> None:
             {"x": np.zeros((4, 2)), "y": Y, "client": np.array([1, 2])},
             "one entry for each of the 4 samples",
         ),
-        ({"x": np.zeros((0, 2)), "y": Y[:0]}, "holds no sample"),
-        ({"x": np.array([{}, {}], dtype=object), "y": Y[:2]}, "is not a whole .npz file"),
+        ({"x": np.zeros((0, 2)), "y": Y[:0]}, "has no samples"),
+        ({"x": np.array([{}, {}], dtype=object), "y": Y[:2]}, "is not a valid .npz file"),
     ],
 )
 @pytest.mark.filterwarnings("error")
@@ -226,14 +226,14 @@ def whole(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"hello\n" * 9])
 def test_a_damaged_npz_is_refused_in_one_sentence(whole: Path, damage: Any) -> None:
     whole.write_bytes(damage(whole.read_bytes()))
-    with pytest.raises(Error, match=r"mine\.npz is not a whole \.npz file"):
+    with pytest.raises(Error, match=r"mine\.npz is not a valid \.npz file"):
         data.read(str(whole))
 
 
 def test_one_bare_array_is_no_npz(tmp_path: Path) -> None:
     with open(tmp_path / "bare.npz", "wb") as file:
         np.save(file, np.zeros((4, 2)))
-    with pytest.raises(Error, match="is not a whole"):
+    with pytest.raises(Error, match="is not a valid"):
         data.read(str(tmp_path / "bare.npz"))
 
 

@@ -50,7 +50,7 @@ def test_missing_cells_are_refused_unless_asked(tmp_path: Path, word: str) -> No
     text = f"a,b,label\n1,2,0\n3,{word},1\n"
     with pytest.raises(
         Error,
-        match=r"mine\.csv, row 2: column 'b' is empty; fill it in, or let `pfedsim data add --missing mean`",
+        match=r"mine\.csv, row 2: column 'b' is empty; fill it in, or use `pfedsim data add --missing mean`",
     ):
         table(tmp_path, text)
     assert np.isnan(table(tmp_path, text, missing="mean").x).sum() == 1
@@ -69,10 +69,10 @@ def test_missing_cells_are_refused_unless_asked(tmp_path: Path, word: str) -> No
         (CSV, {"drop": ["nosuch"]}, "has no column 'nosuch' (--drop of `pfedsim data add`)"),
         (CSV, {"client": "site", "missing": "mean"}, "row 1: column 'outcome' holds 'x', not a number"),
         ("a,label\n1,0\n2,\n", {}, "row 2: column 'label' is empty"),
-        ("a,label\n1,0\n2\n", {}, "row 2 has 1 columns, the heading 2"),
+        ("a,label\n1,0\n2\n", {}, "row 2 has 1 columns, the header has 2"),
         ("a,a,label\n1,1,0\n", {}, "two columns named 'a'"),
-        ("a,label\n", {}, "holds no row below its heading"),
-        ("label\n1\n0\n", {}, "has no column left to learn from"),
+        ("a,label\n", {}, "has no rows below its header"),
+        ("label\n1\n0\n", {}, "has no columns to learn from"),
         ("a,label\ninf,0\n2,1\n", {}, "row 1: column 'a' is infinite"),
         ("a,b,label\n1,,0\n2,,1\n", {"missing": "mean"}, "column 'b' is empty in every row"),
         ("a,label\n1,Ill\n2,ill\n", {}, "classes 'Ill' and 'ill' differ only in case"),
@@ -121,7 +121,7 @@ def test_parquet_gives_the_same_as_csv(tmp_path: Path) -> None:
     mine = tables.read(tmp_path / "t.parquet", client="site", missing="mean")
     assert mine.digest == table(tmp_path, client="site", drop=["outcome"], missing="mean").digest
     (tmp_path / "t.parquet").write_bytes((tmp_path / "t.parquet").read_bytes()[:40])
-    with pytest.raises(Error, match="is not a whole Parquet file"):
+    with pytest.raises(Error, match="is not a valid Parquet file"):
         data.read(str(tmp_path / "t.parquet"))
     with pytest.raises(Error, match="there is no file"):
         data.read(str(tmp_path / "none.parquet"))

@@ -54,7 +54,7 @@ def wards(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="session")
 def exported(done: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Client 3 of the digits, with its test samples."""
-    from pfedsim.export.write import export, held
+    from pfedsim.export.write import export, load_federation
 
     place = tmp_path_factory.mktemp("exported") / "out"
-    return export(done, 3, place, federation=held(done), samples=True)
+    return export(done, 3, place, federation=load_federation(done), samples=True)

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 import pfedsim
 from pfedsim import Error
 from pfedsim.data.federation import Federation
-from pfedsim.export.write import export, held
+from pfedsim.export.write import export, load_federation
 from pfedsim.runs.reader import Run
 
 
@@ -145,7 +145,7 @@ def test_a_users_own_network_comes_along_and_runs_only_when_trusted(wards: Run, 
         (wards.path.parent / "gone.py").rename(wards.path.parent / "net.py")
     with np.load(wards.path.parent / "wards.npz") as data:
         x, y = data["x"], data["y"]
-    test = held(wards).partition.clients[1].test
+    test = load_federation(wards).partition.clients[1].test
     assert (np.array(model.predict(x[test])) == y[test]).mean() == accuracy(wards, 1)
     (out / "network.py").write_text((out / "network.py").read_text() + "\n")
     with pytest.raises(Error, match=r"network\.py is not the file that config\.json speaks of"):

@@ -17,7 +17,7 @@ from pfedsim import ClientModel, Error
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.federation import Federation
 from pfedsim.export.samples import picture, read
-from pfedsim.export.write import export, held
+from pfedsim.export.write import export, load_federation
 from pfedsim.report.run_page import run_page
 from pfedsim.runs.reader import Run
 
@@ -102,10 +102,10 @@ def test_pictures_that_do_not_fit_get_one_sentence(
         read(grey, [tmp_path / "small.png"])
     assert read(grey, [tmp_path / "small.png"], resize=True).x.shape == (1, 1, 32, 32)
     (tmp_path / "cut.png").write_bytes((tmp_path / "small.png").read_bytes()[:40])
-    with pytest.raises(Error, match=r"cut\.png is not a whole picture"):
+    with pytest.raises(Error, match=r"cut\.png is not a valid picture"):
         read(grey, [tmp_path / "cut.png"])
     (tmp_path / "text.jpg").write_text("hello")
-    with pytest.raises(Error, match=r"text\.jpg is not a whole picture"):
+    with pytest.raises(Error, match=r"text\.jpg is not a valid picture"):
         read(grey, [tmp_path / "text.jpg"])
     Image.fromarray(np.zeros((32, 32), np.float32)).save(tmp_path / "fine.tif")
     with pytest.raises(Error, match=r"fine\.tif holds numbers with fractions"):
@@ -125,7 +125,7 @@ def test_pictures_that_do_not_fit_get_one_sentence(
 
 
 def test_a_table_scores_exactly_as_the_run_reported(table: ClientModel, wards: Run, tmp_path: Path) -> None:
-    federation = held(wards)
+    federation = load_federation(wards)
     test = federation.partition.clients[1].test
     with open(tmp_path / "rows.csv", "w", newline="") as file:
         writer = csv.writer(file)

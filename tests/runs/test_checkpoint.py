@@ -26,7 +26,7 @@ from pfedsim.errors import Error
 from pfedsim.methods import METHODS
 from pfedsim.runs import checkpoint, durable, manifest, space
 from pfedsim.runs.checkpoint import Saver, latest
-from pfedsim.runs.durable import Log, held
+from pfedsim.runs.durable import Log, locked
 from pfedsim.runs.execute import execute
 from pfedsim.runs.reader import Run
 from pfedsim.runs.state import from_tensors, to_tensors
@@ -302,9 +302,9 @@ def test_a_mark_is_not_lost_by_a_second_stop(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("words", "field"),
     [
-        ({"lr": 0.06}, "lr is 0.05, 0.06"),
-        ({"rounds": 9}, "rounds is 7, 9"),
-        ({"method": "pfedsim(rho=0.3)"}, "pfedsim.rho is 0.2, 0.3"),
+        ({"lr": 0.06}, "lr is 0.05, not 0.06"),
+        ({"rounds": 9}, "rounds is 7, not 9"),
+        ({"method": "pfedsim(rho=0.3)"}, "pfedsim.rho is 0.2, not 0.3"),
     ],
 )
 def test_another_configuration_is_refused_by_the_field(
@@ -312,7 +312,7 @@ def test_another_configuration_is_refused_by_the_field(
 ) -> None:
     stop_after(tmp_path / "run", 3)
     before = contents(tmp_path / "run")
-    with pytest.raises(Error, match=f"is another run: its {field} was asked for"):
+    with pytest.raises(Error, match=f"holds a different run: its {field}"):
         execute(config(**words), tmp_path / "run", FEDERATION, resume=True)
     assert contents(tmp_path / "run") == before
 
@@ -342,7 +342,7 @@ def test_other_data_or_another_partition_is_refused_by_the_field(
 def test_two_processes_on_one_folder(tmp_path: Path) -> None:
     stop_after(tmp_path / "run", 3)
     before = contents(tmp_path / "run")
-    with held(tmp_path / "run"), pytest.raises(Error, match="is in use"):
+    with locked(tmp_path / "run"), pytest.raises(Error, match="is in use"):
         go_on(tmp_path / "run")
     assert contents(tmp_path / "run") == before
     child = os.fork()

@@ -347,7 +347,7 @@ def test_a_client_that_cannot_be_scored_at_the_end_gets_no_other_clients_model(
         workers=1,
         score={"every": 0, "finetune": 0},
     )
-    with pytest.raises(Error, match="client 2's model could not be had"):
+    with pytest.raises(Error, match="client 2's model was unavailable"):
         run.client(2)
     run.client(1)
     events = [json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""The command line: thin skins that parse, call and print."""
+"""The command line. Commands parse their arguments, call the library and print the result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Interrupted", "Terminated", "main", "stoppable", *_later]
 
 
 class Interrupted(BaseException):
-    """Ctrl-C, once it is known what to do next; click would take KeyboardInterrupt itself for its own."""
+    """Ctrl-C, with a hint on how to continue. A KeyboardInterrupt would be handled by click."""
 
 
 class Terminated(BaseException):
@@ -37,8 +37,7 @@ class Terminated(BaseException):
 
 @contextmanager
 def stoppable(then: Callable[[], str]) -> Iterator[None]:
-    """Says with a stop what to do next. Not KeyboardInterrupt itself, which click would take for its
-    own."""
+    """Add a hint on how to continue to Ctrl-C and SIGTERM."""
     try:
         yield
     except KeyboardInterrupt:
@@ -52,7 +51,7 @@ def _terminated(*_: Any) -> None:
 
 
 def main() -> None:
-    """`pfedsim`: an error of the user's is one sentence and exit code 2 (docs/exit-codes.md);
+    """The `pfedsim` command. A user error prints one sentence and exits with code 2 (docs/exit-codes.md);
     PFEDSIM_DEBUG=1 shows the traceback."""
     from pfedsim.errors import Error
 

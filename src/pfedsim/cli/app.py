@@ -1,4 +1,4 @@
-"""The commands."""
+"""The commands of `pfedsim`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pfedsim.cli.show import doctor, print_runs, show
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS
 from pfedsim.runs.config import Config
-from pfedsim.runs.reader import Run, is_run_folder, slug, stated
+from pfedsim.runs.reader import Run, is_run_folder, load_config, slug
 from pfedsim.track import check as check_tracker
 
 app = typer.Typer(
@@ -35,11 +35,11 @@ app = typer.Typer(
 
 app.add_typer(data.app, name="data")
 
-Resume = Annotated[bool, typer.Option("--resume", help="go on with a stopped run in that folder")]
+Resume = Annotated[bool, typer.Option("--resume", help="continue a stopped run in that folder")]
 Drift = Annotated[
     bool,
     typer.Option(
-        "--allow-drift", help="go on with other software or hardware than before, and mark the run"
+        "--allow-drift", help="continue with other software or hardware than before, and record it"
     ),
 ]
 
@@ -64,7 +64,7 @@ def run(
         typer.Option(
             "--extend",
             metavar="RUN",
-            help="go on with a finished run up to --rounds in all, in a folder of its own",
+            help="continue a finished run up to --rounds in total, in a new folder",
         ),
     ] = None,
     out: Out = None,
@@ -74,7 +74,7 @@ def run(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run one method on a federation and write its folder."""
+    """Run one method on a federation and write the results to a folder."""
     if extend is not None:
         _extend(extend, config, out, fresh, quiet, as_json, allow_drift)
         return
@@ -83,14 +83,16 @@ def run(
         resume = True
         if not (quiet or as_json):
             finished = (place / "summary.json").is_file()
-            what = "has this run already" if finished else "holds this run, stopped: it is continued"
-            screen().print(f"{place} {what}; --fresh runs it again", highlight=False, soft_wrap=True)
+            what = (
+                "already holds this run" if finished else "holds this run, which was stopped: it continues"
+            )
+            screen().print(f"{place} {what}; --fresh starts over", highlight=False, soft_wrap=True)
     resume = make_room(place, resume, fresh)
-    _carry_out(config, place, quiet, as_json, resume=resume, allow_drift=allow_drift)
+    _execute(config, place, quiet, as_json, resume=resume, allow_drift=allow_drift)
 
 
 def _place(config: Config) -> Path:
-    """Where a run goes that is given no folder."""
+    """The default folder of a run."""
     from pfedsim.methods import label
 
     name = (
@@ -102,11 +104,11 @@ def _place(config: Config) -> Path:
 def _extend(
     finished: Path, asked: Config, out: Path | None, fresh: bool, quiet: bool, as_json: bool, drift: bool
 ) -> None:
-    """Goes on with a finished run: `asked` says up to which round, and where the work is done."""
+    """Continue a finished run. `asked` gives the total number of rounds, the workers and the folders."""
     from pfedsim.runs.extend import begin, extended
 
     if asked.rounds is None:
-        raise Error("--extend needs --rounds: how many rounds the run should have in all")
+        raise Error("--extend needs --rounds, the total number of rounds")
     before = Run(finished)
     where = {"workers": asked.workers, "data_dir": asked.data_dir, "track": asked.track}
     config, notice = extended(before, asked.rounds, where)
@@ -116,7 +118,7 @@ def _extend(
     begin(before, config, place)
     if notice and not (quiet or as_json):
         screen().print(notice, highlight=False)
-    _carry_out(None, place, quiet, as_json, resume=True, allow_drift=drift, **where)
+    _execute(None, place, quiet, as_json, resume=True, allow_drift=drift, **where)
 
 
 @app.command()
@@ -132,30 +134,30 @@ def resume(
     ] = None,
     track: Annotated[
         str | None,
-        typer.Option("--track", metavar="TRACKER", help="as in pfedsim run; it is told the whole run"),
+        typer.Option("--track", metavar="TRACKER", help="as in pfedsim run; earlier rounds are logged too"),
     ] = None,
     allow_drift: Drift = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Go on with a run that was stopped or killed; it ends in the same bytes as one that never was."""
-    stated(folder)  # before torch is imported
+    """Resume a run that was stopped or killed. The result is byte-identical to an uninterrupted run."""
+    load_config(folder)  # fail before the slow import of torch
     if track is not None:
         check_tracker(track)
     place = {"workers": workers, "data_dir": data_dir, "track": track}
-    _carry_out(None, folder, quiet, as_json, resume=True, allow_drift=allow_drift, **place)
+    _execute(None, folder, quiet, as_json, resume=True, allow_drift=allow_drift, **place)
 
 
-def _carry_out(config: Config | None, place: Path, quiet: bool, as_json: bool, **how: Any) -> None:
+def _execute(config: Config | None, place: Path, quiet: bool, as_json: bool, **how: Any) -> None:
     from pfedsim.runs.execute import execute
     from pfedsim.runs.setup import federate
 
     console = screen()
     with stoppable(
-        lambda: f"; go on with: pfedsim resume {place}" if (place / "config.toml").is_file() else ""
+        lambda: f"; continue with: pfedsim resume {place}" if (place / "config.toml").is_file() else ""
     ):
         federation = None
-        if config is not None and not how.get("resume"):  # a run that goes on has its own partition
+        if config is not None and not how.get("resume"):  # a resumed run has its own partition
             with reading(console, quiet or as_json) as tell:
                 federation = federate(config, tell=tell)
             say_data(console, config.data, federation.data, quiet or as_json)
@@ -175,7 +177,7 @@ def _carry_out(config: Config | None, place: Path, quiet: bool, as_json: bool, *
 
 
 def _state_said(run: Run) -> str:
-    """How large the state is that was kept."""
+    """The size of the final state, if it was kept."""
     from pfedsim.report.tables import size
 
     if not run.has_state:
@@ -190,8 +192,8 @@ app.command()(predict)
 
 
 @app.command()
-def watch(run: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run under way")]) -> None:
-    """Follow a run under way until it ends."""
+def watch(run: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run")]) -> None:
+    """Follow a run in progress until it ends."""
     from pfedsim.cli.watch import follow
 
     follow(run, screen())
@@ -201,11 +203,11 @@ def watch(run: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a r
 def methods(
     name: Annotated[
         str | None,
-        typer.Argument(help="one method: its options, what it sends and keeps, what goes wrong elsewhere"),
+        typer.Argument(help="one method: its options, what it sends and keeps, pitfalls in other code"),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="all methods in full, as Markdown")] = False,
 ) -> None:
-    """The methods, or one of them in full."""
+    """List the methods, or describe one in full."""
     console = screen()
     if markdown:
         from pfedsim.report.methods import page
@@ -233,24 +235,24 @@ def model(
     shape: Annotated[
         str,
         typer.Option(
-            "--shape", metavar="C,H,W", help="of one sample (default: of a set that the network suits)"
+            "--shape", metavar="C,H,W", help="shape of a sample (default: that of a suitable data set)"
         ),
     ] = "",
     classes: Annotated[
         int | None, typer.Option("--classes", min=1, metavar="N", help="number of classes")
     ] = None,
     head: Annotated[
-        str, typer.Option("--head", help="the network's attribute that is its classifier")
+        str, typer.Option("--head", help="name of the network's classifier attribute")
     ] = "classifier",
 ) -> None:
-    """A network's architecture as papers print it: layers, outputs, parameters."""
+    """Print a network's architecture: layers, output shapes and parameters."""
     from pfedsim import models
 
     models.check_name(name)
     try:
         sides = tuple(int(side) for side in shape.split(",")) if shape else None
     except ValueError:
-        raise Error(f"--shape {shape!r}: write whole numbers separated by commas, as in 3,32,32") from None
+        raise Error(f"--shape {shape!r}: give integers separated by commas, as in 3,32,32") from None
     if sides is not None and min(sides) < 1:
         raise Error(f"--shape {shape!r}: every number should be at least 1")
     from pfedsim.report.models import described
@@ -265,24 +267,23 @@ def model(
 def check(
     method: Annotated[str, typer.Argument(help="a method's name, or your own as file.py:Class")],
 ) -> None:
-    """Hold a method to what every method must do; exit code 1 where it fails."""
+    """Run the conformance checks on a method; exit code 1 if one fails."""
     from pfedsim.methods import parse
 
     made = parse(method)
     import warnings
 
-    from pfedsim.dev.conformance import Result
-    from pfedsim.dev.conformance import check as carry_out
+    from pfedsim.dev import conformance
     from pfedsim.errors import Notice
 
     console = screen()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Notice)
-        results = carry_out(made)
+        results = conformance.check(made)
     for name in (result.name for result in results if not result.why):
         console.print(f"passed  {name}", highlight=False)
     failed = [result for result in results if result.why]
-    causes: dict[str, list[Result]] = {}
+    causes: dict[str, list[conformance.Result]] = {}
     for result in failed:
         causes.setdefault(_cause(result.why), []).append(result)
     for same in causes.values():
@@ -293,7 +294,7 @@ def check(
 
 
 def _cause(why: str) -> str:
-    """A failed check's reason without the federation, the client and the round in which it was seen."""
+    """The reason of a failed check, without the federation, client and round in which it occurred."""
     return re.sub(r"^[a-z ]+: (?:AssertionError: )?|client \d+ in round \d+", "", why)
 
 
@@ -303,15 +304,15 @@ app.command()(doctor)
 @app.command()
 def bench(
     repetitions: Annotated[
-        int, typer.Option("--repetitions", min=1, help="of each measurement, in turns")
+        int, typer.Option("--repetitions", min=1, help="repetitions of each measurement, interleaved")
     ] = 5,
-    rounds: Annotated[int, typer.Option("--rounds", min=2, help="of the whole run")] = 20,
+    rounds: Annotated[int, typer.Option("--rounds", min=2, help="rounds of the complete run")] = 20,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="write bench.json, bench.md and bench.png there"),
     ] = None,
 ) -> None:
-    """Measure how fast this machine trains, scores and runs rounds; ratios of one run."""
+    """Measure how fast this machine trains, scores and runs rounds."""
     from pfedsim.dev.bench import bench as measure
     from pfedsim.report.bench import write
 
@@ -323,7 +324,7 @@ def bench(
 
 
 def _plugins() -> None:
-    """Commands that other distributions add, such as pfedsim-paper's `reproduce`."""
+    """Register the commands of other distributions, such as pfedsim-paper's `reproduce`."""
     for found in sorted(entry_points(group="pfedsim.commands"), key=lambda point: point.name):
         app.command(name=found.name)(found.load())
 

@@ -30,7 +30,7 @@ Columns = Annotated[
     typer.Option(
         "--columns",
         metavar="NAMES",
-        help=f"one table of these columns alone, separated by commas: {', '.join(COLUMNS)}",
+        help=f"print one table with only these columns, separated by commas: {', '.join(COLUMNS)}",
     ),
 ]
 
@@ -43,7 +43,7 @@ def compare(
         typer.Option(
             "--methods",
             metavar="NAMES",
-            help="all, or methods separated by commas",
+            help="all, or names separated by commas",
             rich_help_panel="Method and model",
         ),
     ] = "local,fedavg,pfedsim",
@@ -60,7 +60,7 @@ def compare(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run several methods on one federation (Local-Only always among them) and compare them."""
+    """Run several methods on the same federation and compare them. Local-Only is always included."""
     named, asked_seeds = specs(methods), numbers(seeds)
     asked = sha256(f"{config.digest()} {named} {asked_seeds}".encode()).hexdigest()
     place = out or Path("runs") / f"compare-{slug(config.data)}-{asked[:6]}"
@@ -76,7 +76,7 @@ def compare(
     from pfedsim.runs.setup import federate
 
     console, silent = screen(), quiet or as_json
-    with stoppable(lambda: "; the same command goes on"):
+    with stoppable(lambda: "; run the same command to continue"):
         with reading(console, silent) as tell:
             federation = federate(config, tell=tell)
         say_data(console, config.data, federation.data, silent)
@@ -102,7 +102,7 @@ def compare(
 
 
 def print_comparison(comparison: Comparison, console: Console, columns: list[str]) -> None:
-    """The caption, the tables and the sentence."""
+    """Print the caption, the tables and the verdict."""
     from pfedsim.report.comparison import caption, tables, verdict
     from pfedsim.report.screen import terminal
 

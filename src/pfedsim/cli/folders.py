@@ -1,4 +1,4 @@
-"""What is done about a folder that exists already where a command wants to write."""
+"""Decide what to do when the folder that a command writes to already exists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from pfedsim.errors import Error
 from pfedsim.experiments.folders import is_comparison
-from pfedsim.runs.durable import held
+from pfedsim.runs.durable import locked
 from pfedsim.runs.reader import is_run_folder
 
 Out = Annotated[
@@ -22,10 +22,9 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="delete an earlier run in t
 
 
 def make_room(place: Path, resume: bool, fresh: bool) -> bool:
-    """Whether an earlier run in that folder is continued. What is in the way is deleted only if the user says
-    so."""
+    """Whether to resume an earlier run in that folder. Deletes an earlier run only if the user asks for it."""
     if resume and fresh:
-        raise Error("--resume goes on with an earlier run and --fresh deletes it; give one of them")
+        raise Error("--resume continues an earlier run and --fresh deletes it; give one of them")
     if not place.exists():
         return False
     if not place.is_dir():
@@ -45,22 +44,21 @@ def make_room(place: Path, resume: bool, fresh: bool) -> bool:
         fresh = True
     if not fresh:
         raise Error(
-            f"{place} exists already; give another --out, --resume to go on with it, or --fresh to "
-            "delete it first"
+            f"{place} already exists; give another --out, --resume to continue it, or --fresh to delete it first"
         )
     _remove(place)
     return False
 
 
 def _remove(place: Path) -> None:
-    """Deletes earlier runs, and nothing that is not ours or in use."""
+    """Delete earlier runs, but no other files and no run in use."""
     if place.resolve() == Path.cwd() or place.resolve() in Path.cwd().parents:
-        raise Error(f"{place} holds the working directory; it is not deleted")
+        raise Error(f"{place} contains the working directory; it is not deleted")
     if not (is_run_folder(place) or is_comparison(place)):
-        raise Error(f"{place} holds more than a run of pfedsim; it is not deleted")
+        raise Error(f"{place} contains more than a pfedsim run; it is not deleted")
     if place.is_symlink():
-        raise Error(f"{place} is a link; delete what it leads to yourself, or give another --out")
+        raise Error(f"{place} is a symbolic link; delete its target yourself, or give another --out")
     with ExitStack() as stack:
         for timings in place.rglob("timings.jsonl"):
-            stack.enter_context(held(timings.parent))
+            stack.enter_context(locked(timings.parent))
         shutil.rmtree(place)

@@ -1,4 +1,4 @@
-"""`pfedsim export` and `pfedsim predict`: clients' models, taken away and used."""
+"""`pfedsim export` and `pfedsim predict`: export a client's model and use it."""
 
 from __future__ import annotations
 
@@ -16,42 +16,41 @@ def export(
     out: Annotated[
         Path,
         typer.Argument(
-            metavar="OUT", help="the folder to write; with --all, a folder in it for each client"
+            metavar="OUT", help="the folder to write; with --all, it gets a folder for each client"
         ),
     ],
-    client: Annotated[int | None, typer.Option("--client", metavar="N", help="whose model")] = None,
-    everyone: Annotated[bool, typer.Option("--all", help="every client's")] = False,
+    client: Annotated[int | None, typer.Option("--client", metavar="N", help="export this client")] = None,
+    everyone: Annotated[bool, typer.Option("--all", help="export every client")] = False,
     onnx: Annotated[
-        bool, typer.Option("--onnx", help="also model.onnx, checked on the client's test samples")
+        bool, typer.Option("--onnx", help="also write model.onnx, checked on the client's test samples")
     ] = False,
     pt2: Annotated[
-        bool, typer.Option("--pt2", help="also model.pt2 by torch.export, checked alike")
+        bool, typer.Option("--pt2", help="also write model.pt2 (torch.export), checked the same way")
     ] = False,
     samples: Annotated[
-        bool, typer.Option("--samples", help="also the client's test samples, as samples.npz")
+        bool, typer.Option("--samples", help="also write the client's test samples as samples.npz")
     ] = False,
     data_dir: Annotated[
-        str | None, typer.Option("--data-dir", metavar="DIR", help="where the data set lies now")
+        str | None,
+        typer.Option("--data-dir", metavar="DIR", help="folder of the data sets, if it has moved"),
     ] = None,
     push: Annotated[
-        str | None, typer.Option("--push", metavar="OWNER/NAME", help="upload it to the Hugging Face hub")
+        str | None, typer.Option("--push", metavar="OWNER/NAME", help="upload it to the Hugging Face Hub")
     ] = None,
 ) -> None:
-    """Write a client's model as a folder of its own: safetensors, config, model card, and programs for
-    other runtimes."""
+    """Export a client's model to a folder: safetensors, config and model card, optionally ONNX or PT2."""
     if (client is None) != everyone:
-        raise Error("say whose model: --client N, or --all")
+        raise Error("choose a model: --client N, or --all")
     if push is not None and everyone:
         raise Error("--push uploads one client's model; name it with --client")
-    from pfedsim.export.write import export as carry_out
-    from pfedsim.export.write import held
+    from pfedsim.export import write
     from pfedsim.runs.reader import Run
 
     loaded, console = Run(run), screen()
-    federation = held(loaded, data_dir) if onnx or pt2 or samples else None
+    federation = write.load_federation(loaded, data_dir) if onnx or pt2 or samples else None
     for number in range(loaded.summary["clients"]) if client is None else [client]:
         place = out if client is not None else out / f"client-{number:05d}"
-        written = carry_out(
+        written = write.export(
             loaded, number, place, federation=federation, onnx=onnx, pt2=pt2, samples=samples
         )
         console.print(str(written), highlight=False, soft_wrap=True)
@@ -70,14 +69,14 @@ def predict(
         ),
     ],
     form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="table, csv or json")] = "table",
-    resize: Annotated[bool, typer.Option("--resize", help="bring pictures to the model's size")] = False,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="run the network.py that the export brings")
+    resize: Annotated[
+        bool, typer.Option("--resize", help="rescale pictures to the model's input size")
     ] = False,
+    trust: Annotated[bool, typer.Option("--trust", help="run the export's network.py")] = False,
 ) -> None:
-    """Classes and probabilities by an exported model."""
+    """Predict classes and probabilities with an exported model."""
     if form not in ("table", "csv", "json"):
-        raise Error(f"--format {form!r}: it is table, csv or json")
+        raise Error(f"--format {form!r}: it should be table, csv or json")
     from pfedsim.export import samples
     from pfedsim.export.read import load
     from pfedsim.report.predictions import Predictions
@@ -89,7 +88,7 @@ def predict(
         console = screen()
         console.print(result.table())
         if result.right is not None:
-            share = f"{result.right} of {len(found.names)} as labelled"
+            share = f"{result.right} of {len(found.names)} correct"
             console.print(
                 f"{share}: accuracy {100 * result.right / len(found.names):.2f}%", highlight=False
             )

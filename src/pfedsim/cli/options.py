@@ -1,5 +1,4 @@
-"""The settings as command-line options: made from the configuration's fields, so that the words are the
-same everywhere."""
+"""Command-line options for all settings, generated from the fields of the configuration."""
 
 from __future__ import annotations
 
@@ -26,29 +25,18 @@ GROUPS = {
         *("clients_each", "minimum", "test", "unseen", "partition_seed"),
     ),
     "Training": (
-        *(
-            "rounds",
-            "planned",
-            "join",
-            "epochs",
-            "local_steps",
-            "batch",
-            "lr",
-            "lr_decay",
-            "momentum",
-            "decay",
-        ),
-        *("buffers", "shuffle", "validation", "seed"),
+        *("rounds", "planned", "join", "epochs", "local_steps", "batch", "lr", "lr_decay", "momentum"),
+        *("decay", "buffers", "shuffle", "validation", "seed"),
     ),
     "Engine": ("backend", "device", "workers", "guard"),
     "Output": ("track", "state"),
 }
-EXTENDS = ("rounds", "workers", "data_dir", "track", "state")  # what may go with --extend
-Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but the result's place")]
-Json = Annotated[bool, typer.Option("--json", help="print the summary as JSON, and nothing else")]
+EXTENDS = ("rounds", "workers", "data_dir", "track", "state")  # settings allowed with --extend
+Quiet = Annotated[bool, typer.Option("--quiet", help="print only the folder of the result")]
+Json = Annotated[bool, typer.Option("--json", help="print only the summary, as JSON")]
 OUTPUT, OTHER = "Output", "Settings without an option"
 FILE = "settings from a file; options override them"
-SET = "any setting; may be given several times"
+SET = "set any setting; may be given several times"
 DEFAULTS = {
     "model": "the data set's, lenet5 for pictures, mobilenetv2 for large ones, mlp for tables, cnn1d for signals",
     "pretrained": "random weights",
@@ -66,11 +54,11 @@ DEFAULTS = {
     "workers": "all cores",
     "track": "none",
 }
-"""what stands for None, in words"""
+"""defaults of the settings whose default is None, in words"""
 
 
 class Grouped(TyperCommand):
-    """A command whose help lists its options by `rich_help_panel`, in plain text."""
+    """A command whose help groups its options by `rich_help_panel`, in plain text."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": []}
@@ -92,8 +80,8 @@ class Grouped(TyperCommand):
 def with_settings(
     *leave_out: str, file: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command CONFIG.toml, an option for every setting and --set; it receives them checked, as
-    `config`. Without `file`, the options alone."""
+    """Add CONFIG.toml, an option for every setting and --set to a command, which receives the checked settings as
+    `config`. Without `file`, only the options are added."""
     names = [name for group in GROUPS.values() for name in group if name not in leave_out]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -137,12 +125,12 @@ def with_settings(
 
 
 def _only_what_extends(file: Path | None, settings: dict[str, Any], assignments: list[str]) -> None:
-    """A run that is extended has its settings; only how far it goes and where it runs can be said."""
+    """Refuse settings that an extended run takes from the original run."""
     given = [name for name, value in settings.items() if value is not None and name not in EXTENDS]
     extra = [str(file)] * (file is not None) + [f"--{n.replace('_', '-')}" for n in given]
     extra += [f"--set {a}" for a in assignments]
     if extra:
-        raise Error(f"{extra[0]} cannot go with --extend: the run goes on with the settings that it has")
+        raise Error(f"{extra[0]} cannot be used with --extend: the run keeps its settings")
 
 
 def _parameter(name: str) -> inspect.Parameter:
@@ -168,13 +156,13 @@ def _help(name: str, field: FieldInfo) -> str:
     if isinstance(default, bool):
         default = "on" if default else "off"
     facts = [_allowed(field), "" if default in (None, ()) else f"default: {default}"]
-    return (
-        f"{field.description} [{'; '.join(filter(None, facts))}]" if any(facts) else field.description or ""
-    )
+    if not any(facts):
+        return field.description or ""
+    return f"{field.description} [{'; '.join(filter(None, facts))}]"
 
 
 def _allowed(field: FieldInfo) -> str:
-    """The words or the range of numbers that a field allows, unless its description names them."""
+    """The values or the range that a field allows, unless its description names them."""
     if get_origin(field.annotation) is Literal:
         words = ", ".join(map(str, get_args(field.annotation)))
         return "" if words in (field.description or "") else words
@@ -191,7 +179,7 @@ def _allowed(field: FieldInfo) -> str:
 
 
 def _keys_of_set() -> list[tuple[str, str]]:
-    """The settings that have no option of their own, from the configuration's fields."""
+    """The settings that have no option and need --set."""
     found = [
         (f"{table}.{key}", _help(f"{table}.{key}", field))
         for table, model in TABLES.items()
@@ -206,7 +194,7 @@ def _keys_of_set() -> list[tuple[str, str]]:
 def _gathered(
     file: Path | None, settings: dict[str, Any], assignments: list[str], methods: list[str]
 ) -> Config:
-    """The file's settings, the options over them, --set over both."""
+    """Merge the settings: options override the file, --set overrides both."""
     options = {name: value for name, value in settings.items() if value is not None}
     values = assigned({**(configs.load(file) if file else {}), **options}, assignments)
     config = configs.check(values)
@@ -216,25 +204,25 @@ def _gathered(
 
 
 def assigned(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
-    """The values with every KEY=VALUE of --set over them."""
+    """The values, updated with every KEY=VALUE of --set."""
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not key.strip():
-            raise Error(f"--set {assignment!r} should read KEY=VALUE")
+            raise Error(f"--set {assignment!r} should have the form KEY=VALUE")
         configs.assign(values, key.strip(), literal(value.strip()))
     return values
 
 
 def specs(text: str) -> list[str]:
-    """The methods that --methods names."""
+    """The methods named in --methods."""
     found = list(METHODS) if text == "all" else listed(text)
     if not found:
-        raise Error("--methods names no method: write all, or names separated by commas")
+        raise Error("--methods names no method: give all, or names separated by commas")
     return found
 
 
 def listed(text: str) -> list[str]:
-    """Splits at commas outside brackets."""
+    """Split the text at commas outside parentheses."""
     parts, depth = [""], 0
     for c in text:
         depth += (c == "(") - (c == ")")
@@ -246,7 +234,7 @@ def listed(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[int]:
-    """Whole numbers and ranges of them: 42,43 or 42-44."""
+    """Parse integers and ranges: 42,43 or 42-44."""
     found: list[int] = []
     for part in listed(text):
         first, _, last = part.partition("-")
@@ -257,7 +245,7 @@ def numbers(text: str) -> list[int]:
             or part.endswith("-")
         ):
             raise Error(
-                f"--seeds {text!r}: seeds are whole numbers separated by commas, or a range such as 42-44"
+                f"--seeds {text!r}: seeds are integers separated by commas, or a range such as 42-44"
             )
         found += range(int(first), int(last or first) + 1)
     return found

@@ -1,4 +1,4 @@
-"""How a run under way shows itself: a bar on a terminal, plain lines elsewhere."""
+"""Show a run's progress: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 
 
 def screen() -> Console:
-    """Standard output, where what people named is shown as it is: brackets and colons in it mean
-    nothing."""
+    """Standard output, without rich's markup and emoji codes: users' names may contain brackets and colons."""
     return Console(markup=False, emoji=False)
 
 
 @contextmanager
 def watching(console: Console, quiet: bool) -> Iterator[Watch]:
-    """A watcher for `execute`, on this console."""
+    """A progress callback for `execute` that prints to this console."""
     if quiet:
         yield lambda done: None
     elif console.is_terminal:
@@ -38,14 +37,13 @@ def watching(console: Console, quiet: bool) -> Iterator[Watch]:
 
 @contextmanager
 def reading(console: Console, quiet: bool = False) -> Iterator[Tell]:
-    """Shows how far a long reading or fetching is: a bar on a terminal, a line at its beginning
-    elsewhere."""
+    """Show the progress of reading or downloading data: a bar on a terminal, a line at its start elsewhere."""
     if quiet or not console.is_terminal:
-        told: set[str] = set()
+        printed: set[str] = set()
 
         def line(what: str, done: int, total: int) -> None:
-            if what not in told and not quiet:
-                told.add(what)
+            if what not in printed and not quiet:
+                printed.add(what)
                 console.print(f"{what} ({total:,})", highlight=False, soft_wrap=True)
 
         yield line
@@ -68,7 +66,7 @@ def reading(console: Console, quiet: bool = False) -> Iterator[Tell]:
 
 
 def say_data(console: Console, name: str, data: DataSet, quiet: bool = False) -> None:
-    """One line on how a data set was read."""
+    """Print one line on how a data set was read."""
     if not quiet:
         console.print(f"{Path(name).name}: {data.described()}", highlight=False, soft_wrap=True)
 
@@ -97,7 +95,7 @@ def _bar(console: Console) -> Iterator[Watch]:
 
 
 def _lines(console: Console) -> Watch:
-    """About twenty lines a run, with the time left from the second round on."""
+    """About twenty lines per run, with the time left from the second round on."""
     began, start, last = time.monotonic(), 0, 0
 
     def watch(done: Done) -> None:
@@ -105,7 +103,7 @@ def _lines(console: Console) -> Watch:
         if done.note:
             console.print(f"note: {done.note}", highlight=False)
             return
-        if last == 0:  # the first round of this run, or of what was left of it
+        if last == 0:  # the first round of this run, or the first after resuming it
             start = done.round - 1
         last = done.round
         step = max(1, done.rounds // 20)
@@ -114,9 +112,8 @@ def _lines(console: Console) -> Watch:
             began, last = time.monotonic(), 0
         elif done.round == start + 2 or done.round % step == 0:
             each = (time.monotonic() - began) / (done.round - start)
-            left = (
-                "" if done.round == start + 1 else f", {duration(each * (done.rounds - done.round))} left"
-            )
+            left = f", {duration(each * (done.rounds - done.round))} left"
+            left = "" if done.round == start + 1 else left
             console.print(
                 f"{done.method}: round {done.round} of {done.rounds}{_score(done)}{left}",
                 highlight=False,
@@ -127,11 +124,9 @@ def _lines(console: Console) -> Watch:
 
 
 def _score(done: Done) -> str:
-    return (
-        ""
-        if done.micro is None or done.mean is None
-        else f", accuracy {100 * done.micro:.2f}% (mean of clients {100 * done.mean:.2f}%)"
-    )
+    if done.micro is None or done.mean is None:
+        return ""
+    return f", accuracy {100 * done.micro:.2f}% (mean of clients {100 * done.mean:.2f}%)"
 
 
 def duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""`pfedsim show` and `pfedsim doctor`: runs that are there, and comparisons of them."""
+"""`pfedsim show` and `pfedsim doctor`: show and check finished runs and comparisons."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def show(
         typer.Option(
             "--out",
             metavar="DIR",
-            help="where the pictures go (default: figures/ in the run's folder; a folder of their own in runs/ "
-            "for several runs)",
+            help="folder for the pictures (default: figures/ in the run's folder; for several runs, a new folder "
+            "in runs/)",
         ),
     ] = None,
     html: Annotated[
@@ -36,14 +36,13 @@ def show(
     ] = False,
     columns: Columns = "",
 ) -> None:
-    """A table of finished runs, and curves, similarities and per-client accuracies as pictures or as one
-    page."""
+    """Show a table of finished runs; draw curves, similarities and per-client accuracies."""
     console = screen()
     check_columns(listed(columns))
     if len(runs) == 1 and runs_in(runs[0]):
         files = _comparison(runs[0], out, html, listed(columns), console)
     elif columns:
-        raise Error("--columns chooses columns of a comparison: give one folder that compare wrote")
+        raise Error("--columns selects columns of a comparison: give one folder written by pfedsim compare")
     else:
         files = _runs([path for place in runs for path in runs_in(place) or [place]], out, html, console)
     for file in files:
@@ -77,13 +76,13 @@ def _runs(paths: list[Path], out: Path | None, html: bool, console: Console) -> 
 
 
 def _place(paths: list[Path]) -> Path:
-    """Where the report of these runs goes: one run's own folder, a new one for several."""
+    """The folder for the report: that of the run, or a new one for several runs."""
     which = sha256("\n".join(str(path.resolve()) for path in paths).encode()).hexdigest()
     return paths[0] if len(paths) == 1 else Path("runs") / f"show-{which[:6]}"
 
 
 def print_runs(runs: list[Run], console: Console) -> None:
-    """One run: all its figures. Several: a row each. Runs that were resumed elsewhere are named."""
+    """Print all results of one run, or a row for each of several, and which were resumed on another machine."""
     from pfedsim.report.screen import terminal
     from pfedsim.report.tables import run_table
 
@@ -95,7 +94,7 @@ def print_runs(runs: list[Run], console: Console) -> None:
 
 
 def say_drift(console: Console, runs: list[Run]) -> None:
-    """Names the runs that were resumed with other software or hardware."""
+    """Print which runs were resumed with other software or hardware."""
     for run in runs:
         if drift := run.summary.get("drift"):
             console.print(
@@ -111,7 +110,7 @@ def doctor(
         typer.Argument(metavar="RUN...", help="folders of runs, finished or not, or of comparisons"),
     ],
 ) -> None:
-    """Hold every file of a run's folder against its sha256; exit code 1 where something is wrong."""
+    """Check every file in a run's folder against its sha256; exit code 1 if something is wrong."""
     from pfedsim.runs.doctor import examine
 
     console, wrong = screen(), 0

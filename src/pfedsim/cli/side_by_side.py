@@ -1,4 +1,4 @@
-"""The progress of several runs at once: a bar each on a terminal, plain lines elsewhere."""
+"""Show the progress of several runs at once: one bar each on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def watching_several(
     console: Console, quiet: bool = False, lines: bool = True
 ) -> Iterator[Callable[[str, Done], None]]:
-    """Shows each run's progress under its name. `lines`: whether to print lines, too, and not only bars."""
+    """Show each run's progress under its name. `lines`: print lines as well as bars."""
     if console.is_terminal and not quiet and not console.quiet:
         with _bars(console, lines) as watch:
             yield watch
@@ -38,7 +38,7 @@ def watching_several(
 
 @contextmanager
 def _bars(console: Console, lines: bool) -> Iterator[Callable[[str, Done], None]]:
-    """Bars of the runs under way; with `lines`, one that ends becomes a line above them."""
+    """Bars of the current runs; with `lines`, a run that ends becomes a line above them."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

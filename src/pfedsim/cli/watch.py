@@ -1,4 +1,4 @@
-"""A run under way, followed from its folder: a live view on a terminal, plain lines elsewhere."""
+"""Follow a run from its folder: a live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pfedsim.cli.progress import duration
 from pfedsim.report.tables import percent, size
 from pfedsim.runs.news import News, news
 
-PAUSE = 0.5  # seconds between two looks
+PAUSE = 0.5  # seconds between two reads
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def follow(folder: Path, console: Console, pause: Callable[[float], None] = time.sleep) -> None:
-    """Shows the run until it ends or stops, or the user presses Ctrl-C."""
+    """Show the run until it ends or stops, or the user presses Ctrl-C."""
     try:
         now = (_live if console.is_terminal else _printed)(folder, console, pause)
     except KeyboardInterrupt:
@@ -61,26 +61,24 @@ def _printed(folder: Path, console: Console, pause: Callable[[float], None]) -> 
 
 
 def view(now: News) -> RenderableType:
-    """The state of the run on one screen."""
+    """The run's progress on one screen."""
     served = [s for s in now.scores if s["model"] == "served"]
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("rounds", f"{now.round} of {now.rounds}{'' if now.finished else _left(now)}")
     table.add_row("", ProgressBar(max(1, now.rounds), now.round, width=50))
     if not now.finished:
-        table.add_row("last sign of life", f"{duration(now.silence)} ago")
+        table.add_row("last update", f"{duration(now.silence)} ago")
     if now.records:
         last = now.records[-1]
         table.add_row(
             "training loss",
             _number(last["train_loss"]) + "  " + _spark([r["train_loss"] for r in now.records]),
         )
-        table.add_row("clients in it", str(len(last["clients"])))
+        table.add_row("clients in round", str(len(last["clients"])))
         down, up = (size(sum(r[way] for r in now.records)) for way in ("bytes_down", "bytes_up"))
         table.add_row("received, sent", f"{down}, {up}")
-    for score in (
-        now.scores[-1:] if now.finished and now.scores[-1:] and now.scores[-1]["model"] != "served" else []
-    ):
-        table.add_row("after local epochs", _score(score))
+    if now.finished and now.scores and now.scores[-1]["model"] != "served":
+        table.add_row("after local epochs", _score(now.scores[-1]))
     if served:
         table.add_row("served", f"{_score(served[-1])}, round {served[-1]['round']}")
         table.add_row("accuracy", _spark([s["micro"] for s in served]))
@@ -91,8 +89,8 @@ def view(now: News) -> RenderableType:
 
 
 def lines(now: News, shown: int, scored: int) -> list[str]:
-    """The scores after round `scored` of rounds that were told before, then the rounds after `shown`, a
-    line each."""
+    """A line for each new score (after round `scored`) of a round already shown, then a line for each round
+    after `shown`."""
     scores = {s["round"]: s for s in now.scores if s["model"] == "served"}
     late = [
         f"round {r} of {now.rounds}: served {_score(score)}"
@@ -125,7 +123,7 @@ def _number(value: float | None) -> str:
 
 
 def _spark(values: list[float | None]) -> str:
-    """The last forty values as bars from the lowest to the highest."""
+    """The last forty values as bars, scaled from the lowest to the highest."""
     known = [v for v in values[-40:] if v is not None]
     if len(known) < 2:
         return ""

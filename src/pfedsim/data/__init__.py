@@ -1,4 +1,4 @@
-"""Data sets by name or file."""
+"""Read data sets by name or from a file."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ FILES = (".npz", *own.TABLES)
 
 
 def check_name(name: str, folder: str | Path | None = None) -> None:
-    """Refuses what cannot be a data set, before anything heavy is imported."""
+    """Raise an error if there is no such data set, without importing anything slow."""
     if name in NAMES or name.lower().endswith(FILES) or name.startswith("hf:"):
         return
     added = own.added(Path(folder) if folder else data_dir())
     if name in added:
         return
     if Path(name).is_dir():
-        raise Error(f"{name} is a folder: give it a name first with `pfedsim data add NAME {name}`")
+        raise Error(f"{name} is a folder: add it under a name first with `pfedsim data add NAME {name}`")
     raise Error(
         f"there is no data set {name!r}; {nearest(name, [*NAMES, *added])} (your own: a .npz or .csv "
         "file, or `pfedsim data add`)"
@@ -38,9 +38,8 @@ def check_name(name: str, folder: str | Path | None = None) -> None:
 def read(
     name: str, folder: str | Path | None = None, size: int | None = None, tell: Tell = quiet
 ) -> DataSet:
-    """The data set `name`: a known one or one that was added (from `folder` where it is not inside a
-    library), or a `.npz`, `.csv` or `.parquet` file. `size`: pictures rescaled to so many pixels a side;
-    `tell` hears how far a long reading is."""
+    """Read the data set `name`: a known or added one (in `folder`), or a `.npz`, `.csv` or `.parquet` file.
+    `size`: rescale pictures to this many pixels a side; `tell`: progress callback."""
     check_name(name, folder)
     where = Path(folder) if folder else data_dir()
     if name in NAMES:

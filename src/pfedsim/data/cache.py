@@ -1,5 +1,5 @@
-"""Decoded samples on disk: made once, held to their digest, memory-mapped after; a source that has changed
-is decoded again."""
+"""A disk cache of decoded samples: written once, checked against its digest, then memory-mapped. Changed source
+files are decoded again."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from pfedsim.errors import Error
 FORMAT = "pfedsim cache 1"
 ARRAYS = ("x", "y", "client", "domain")
 Tell = Callable[[str, int, int], None]
-"""told what is being done, how much of it is done and how much there is"""
+"""progress callback: what is being done, how much is done, and the total"""
 
 
 def quiet(what: str, done: int, total: int) -> None:
-    """Tells nobody."""
+    """A progress callback that does nothing."""
 
 
 def cache_dir() -> Path:
-    """Where decoded samples are kept: $PFEDSIM_CACHE, else the user's cache folder."""
+    """The folder of decoded samples: $PFEDSIM_CACHE, else the user's cache folder."""
     import platformdirs
 
     return Path(os.environ.get("PFEDSIM_CACHE") or platformdirs.user_cache_path("pfedsim"))
 
 
-def kept(
+def cached(
     name: str,
     files: Sequence[Path],
     asked: Mapping[str, Any],
     make: Callable[[Path], DataSet],
     defaults: Defaults | None = None,
 ) -> DataSet:
-    """The set that `make` reads from these files in the way `asked` for: from the cache where the files are
-    as they were (by name, size and time) and what is kept still gives its digest. `make` gets a folder that
-    it may lay `x.npy` in."""
+    """The data set that `make` reads from these files. It comes from the cache if the files are unchanged (by
+    name, size and time), `asked` is the same and the cached arrays match their digest. `make` gets a folder in
+    which it may write `x.npy`."""
     if not files:
-        raise Error(f"{name} holds no sample")
+        raise Error(f"{name} has no samples")
     where = hashlib.sha256(
         json.dumps([FORMAT, [str(files[0].resolve()), len(files)], dict(asked)], sort_keys=True).encode()
     ).hexdigest()
@@ -58,35 +58,32 @@ def kept(
         aside = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place.parent))
     except OSError as error:
         raise Error(
-            f"the cache {place.parent} cannot be written: {error.strerror}; name another folder with "
-            "PFEDSIM_CACHE"
+            f"the cache {place.parent} cannot be written: {error.strerror}; set PFEDSIM_CACHE to another folder"
         ) from error
     try:
         _write(make(aside), aside, source)
         shutil.rmtree(place, ignore_errors=True)
         try:
             aside.rename(place)
-        except OSError:  # another process has just put its own there
+        except OSError:  # another process has just written the same
             place = aside if not place.is_dir() else place
         found = _opened(place, name, source, defaults)
     except OSError as error:
         raise Error(
-            f"{error.filename or place}: {error.strerror or error}; another folder for the cache: "
-            "PFEDSIM_CACHE"
+            f"{error.filename or place}: {error.strerror or error}; set PFEDSIM_CACHE to cache elsewhere"
         ) from error
     finally:
         if aside != place:
             shutil.rmtree(aside, ignore_errors=True)
     if found is None:
         raise Error(
-            f"what was written to {place} does not read back as it was; name another folder with "
-            "PFEDSIM_CACHE"
+            f"the cache in {place} is damaged right after writing it; set PFEDSIM_CACHE to another folder"
         )
     return found
 
 
 def fingerprint(files: Sequence[Path]) -> str:
-    """sha256 over every file's path, size and time of change."""
+    """sha256 of every file's path, size and modification time."""
     h = hashlib.sha256()
     for path in files:
         try:
@@ -114,7 +111,7 @@ def _write(data: DataSet, folder: Path, source: str) -> None:
 
 
 def _opened(place: Path, name: str, source: str, defaults: Defaults | None) -> DataSet | None:
-    """None where there is nothing, the source has changed, or a byte has."""
+    """The cached data set; None if there is none, its source has changed or it is damaged."""
     from pfedsim.data.task import suiting
 
     try:
@@ -130,17 +127,8 @@ def _opened(place: Path, name: str, source: str, defaults: Defaults | None) -> D
         if x is None or y is None:
             return None
         ours = defaults or suiting(tuple(x.shape[1:]), len(y), client)
-        data = DataSet(
-            name,
-            x,
-            y,
-            tuple(about["classes"]),
-            tuple(about["mean"]),
-            tuple(about["std"]),
-            client,
-            domain,
-            ours,
-        )
+        classes, mean, std = (tuple(about[key]) for key in ("classes", "mean", "std"))
+        data = DataSet(name, x, y, classes, mean, std, client, domain, ours)
         return data if data.digest == about["digest"] else None
     except (OSError, ValueError, KeyError, TypeError, EOFError, Error):
         return None

@@ -1,5 +1,4 @@
-"""The sets that pfedsim knows by name: what each is, where it may lie, and how its publisher's layout is
-read."""
+"""The data sets that pfedsim knows by name: what they are, where to find them, and which reader to use."""
 
 from __future__ import annotations
 
@@ -16,15 +15,15 @@ from pfedsim.errors import Error
 Reader = Callable[[Path, int | None, Tell], DataSet]
 DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 TINY_FOLDERS = ("tiny-imagenet-200",)
-# in the folder of a set while it is fetched: the names of the files that are laid out already
+# in the folder of a data set during its download: the names of the files already unpacked
 UNFINISHED = ".unfinished"
 EXERCISES = ("PEN", "ABD", "FEL", "IR", "ER", "TRAP", "ROW")
 
 
 @dataclass(frozen=True)
 class Known:
-    """A set that has a name. `marker`: the file or folder by which it is recognised; `folders`: where it
-    may lie in the data folder, beside a folder of its own name."""
+    """A known data set. `marker`: the file or folder by which it is recognised; `folders`: names that its folder
+    may have besides the name of the data set."""
 
     name: str
     about: str
@@ -34,11 +33,10 @@ class Known:
     rescaled: bool = False
     """whether --size applies"""
     parts: tuple[str, ...] = ()
-    """all that a whole one has, where the marker alone does not tell"""
+    """the parts of a complete copy, if the marker is not enough"""
 
     def place(self, data_dir: Path) -> Path | None:
-        """The folder that holds it, where it is here; what is inside a library has no marker and is
-        everywhere."""
+        """The folder that contains it, or None. A data set inside a library has no marker and is always there."""
         if not self.marker:
             return data_dir
         for folder in (self.name, *(f"{self.name}/{f}" for f in self.folders), *self.folders, "."):
@@ -47,12 +45,12 @@ class Known:
         return None
 
     def missing(self, place: Path) -> list[str]:
-        """Which of its parts are not in this folder."""
+        """The parts that are missing from this folder."""
         return [part for part in self.parts if not any(place.glob(part))]
 
 
 def unfinished(place: Path) -> bool:
-    """Whether what lies there was not fetched to its end."""
+    """Whether the download into this folder is incomplete."""
     return any((folder / UNFINISHED).is_file() for folder in (place, place.parent))
 
 
@@ -65,7 +63,7 @@ def _idx_files(prefix: str, test: str) -> tuple[str, ...]:
 
 
 def data_dir() -> Path:
-    """Where data sets lie: $PFEDSIM_DATA, else ./data."""
+    """The folder of the data sets: $PFEDSIM_DATA, else ./data."""
     return Path(os.environ.get("PFEDSIM_DATA", "data"))
 
 
@@ -112,7 +110,7 @@ def _watch(folder: Path, size: int | None, tell: Tell) -> DataSet:
     data = npz.read(folder / "watch.npz")
     if data.client is None or len(data.classes) != len(EXERCISES):
         raise Error(
-            f"{folder / 'watch.npz'} is not the smartwatch set: it needs seven exercises in y, and client"
+            f"{folder / 'watch.npz'} is not the smartwatch data: it needs seven exercises in y, and client"
         )
     return replace(data, classes=EXERCISES, defaults=replace(data.defaults, rounds=50))
 
@@ -208,20 +206,20 @@ KNOWN = {
 
 
 def read(name: str, folder: Path | None, size: int | None, tell: Tell) -> DataSet:
-    """A known set, from `folder` (default: the data folder)."""
+    """Read a known data set from `folder` (default: the data folder)."""
     known, where = KNOWN[name], folder or data_dir()
     if size is not None and not known.rescaled:
-        raise Error(f"size = {size}: {name} is read as it is; only sets of picture files are rescaled")
-    place = known.place(where) or (
-        where if name == "cifar10" else None
-    )  # its reader says itself what is amiss
+        raise Error(f"size = {size}: {name} cannot be rescaled; only data sets of picture files can")
+    place = known.place(where)
+    if place is None and name == "cifar10":
+        place = where  # its reader has a more specific error
     if place is None:
         raise Error(
             f"no {name} in {where}: get it with `pfedsim data get {name}`, or set data_dir to its folder"
         )
     if unfinished(place):
         raise Error(
-            f"{name} in {place} was not fetched to its end: `pfedsim data get {name}` goes on with it"
+            f"the download of {name} in {place} is incomplete: `pfedsim data get {name}` resumes it"
         )
     return known.read(place, size, tell)
 

@@ -11,11 +11,11 @@ import numpy as np
 from pfedsim.data.task import Defaults, Task
 from pfedsim.errors import Error
 
-PICTURE = 8  # a signal of so many channels and steps could be a picture
+PICTURE = 8  # a signal with at least this many channels and steps could be a picture
 
 
 def moments(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of each channel of pixels, brought to 0..1; exact, and a few samples at a time."""
+    """Exact mean and standard deviation of each channel of pixels, scaled to 0..1, a few samples at a time."""
     counts = np.zeros((x.shape[1], 256), dtype=np.int64)
     for first in range(0, len(x), 1024):
         for c, channel in enumerate(counts):
@@ -28,8 +28,8 @@ def moments(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """Samples (uint8 pixels or float32 values), labels 0..C-1, and perhaps a client or domain for each
-    sample. A NaN is a missing cell: a client fills it in from its own train part (`federation.ClientData`)."""
+    """Samples (uint8 pixels or float32 values), labels 0..C-1, and optionally a client or domain for each
+    sample. NaN marks a missing cell, which each client fills from its train part (`federation.ClientData`)."""
 
     name: str
     x: np.ndarray
@@ -41,13 +41,13 @@ class DataSet:
     domain: np.ndarray | None = None
     defaults: Defaults = field(default_factory=Defaults)
     columns: tuple[str, ...] | None = None
-    """what the numbers of a table's row are called, in their order"""
+    """the names of a table's columns, in order"""
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
             raise Error(f"{self.name}: {len(self.x)} samples but {len(self.y)} labels")
         if len(self.y) == 0:
-            raise Error(f"{self.name} holds no sample")
+            raise Error(f"{self.name} has no samples")
         if self.y.min() < 0 or self.y.max() >= len(self.classes):
             raise Error(
                 f"{self.name}: labels run from {self.y.min()} to {self.y.max()}, but there are "
@@ -60,8 +60,8 @@ class DataSet:
         return tuple(self.x.shape[1:])
 
     def described(self) -> str:
-        """How the samples were read: tables, signals or pictures, by the shape of one, and how to have numbers
-        that could be pictures read as such."""
+        """How the samples were read (as rows, signals or pictures, by their shape). Signals that could be
+        pictures get a hint on how to store them as pictures."""
         count, sides = f"{len(self.y):,}", " x ".join(map(str, self.shape))
         kinds = {1: f"rows of {sides} numbers", 3: f"pictures of {sides} (channels x height x width)"}
         if len(self.shape) == 2:
@@ -75,22 +75,13 @@ class DataSet:
 
     @cached_property
     def task(self) -> Task:
-        """What this set is about, apart from its samples."""
-        return Task(
-            self.name,
-            self.shape,
-            str(self.x.dtype),
-            self.classes,
-            self.mean,
-            self.std,
-            self.digest,
-            self.defaults,
-            self.columns,
-        )
+        """The description of this data set, without its samples."""
+        facts = self.name, self.shape, str(self.x.dtype), self.classes, self.mean, self.std, self.digest
+        return Task(*facts, self.defaults, self.columns)
 
     @cached_property
     def digest(self) -> str:
-        """sha256 over all that training can see."""
+        """sha256 of everything that training can see."""
         h = hashlib.sha256()
         for array in (self.x, self.y, self.client, self.domain):
             if array is not None:

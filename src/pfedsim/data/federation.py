@@ -1,4 +1,4 @@
-"""Clients with their samples: data dealt by a partition, as tensors that a client's job can take whole."""
+"""A data set divided among clients, and each client's samples as tensors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """A data set and who holds what of it."""
+    """A data set and its partition among clients."""
 
     data: DataSet
     partition: Partition
     asked: Mapping[str, Any] = field(default_factory=dict)
     """the settings it was made with"""
     in_memory: bool = False
-    """whether the samples were given as arrays, which nobody else can read"""
+    """whether the samples were given as arrays, which other processes cannot read"""
 
     @property
     def clients(self) -> int:
@@ -34,19 +34,19 @@ class Federation:
 
     @property
     def unseen(self) -> int:
-        """How many clients, the last ones, never train."""
+        """The number of clients that never train; they are the last ones."""
         return int(self.partition.recipe.get("unseen", 0))
 
     @property
     def names(self) -> list[str]:
-        """What the clients are called."""
+        """The names of the clients."""
         return [str(name) for name in self.partition.recipe.get("names", range(self.clients))]
 
     def __repr__(self) -> str:
         return f"Federation({self.data.name}, {len(self.data.y)} samples, {self.clients} clients)"
 
     def _repr_html_(self) -> str:
-        """How notebooks show it: who holds how many samples of which class, at most twenty clients."""
+        """A table for notebooks: samples per class of the first twenty clients."""
         head = "".join(
             f"<th>{escape(c)}</th>" for c in ("client", "train", "test", *self.data.classes[:20])
         )
@@ -60,13 +60,13 @@ class Federation:
         return f"<table><caption>{caption}</caption><tr>{head}</tr>{rows}</table>"
 
     def label_counts(self) -> np.ndarray:
-        """(client, class) number of samples, train and test together."""
+        """The number of samples as an array (client, class), train and test together."""
         rows = [np.concatenate([s.train, s.test]) for s in self.partition.clients]
         return np.stack([np.bincount(self.data.y[row], minlength=len(self.data.classes)) for row in rows])
 
 
 class ClientData:
-    """The stored samples by client. `own`: of these clients alone; nothing of the others is loaded."""
+    """The stored samples by client. `own`: load only the samples of these clients."""
 
     def __init__(self, federation: Federation, own: Collection[int] | None = None):
         import torch
@@ -82,11 +82,11 @@ class ClientData:
         self._common = torch.tensor(data.mean).reshape(-1, *[1] * (len(data.shape) - 1)) if gaps else None
 
     def size(self, client: int) -> int:
-        """How many samples this client holds: how long its work will take."""
+        """The client's number of samples, by which engines estimate how long its work takes."""
         return sum(map(len, self._of(client)))
 
     def __len__(self) -> int:
-        """How many samples are loaded."""
+        """The number of loaded samples."""
         return len(self._y)
 
     def _of(self, client: int) -> tuple[Tensor, Tensor]:
@@ -95,8 +95,8 @@ class ClientData:
         return self._clients[client]
 
     def part(self, client: int, name: str, validation: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Samples and labels of "train", "validation" (the first floor(v n) of the train part) or "test".
-        Missing cells are filled."""
+        """Samples and labels of "train", "validation" (the first floor(v n) of the train part) or "test", with
+        missing cells filled."""
         train, test = self._of(client)
         held_back = int(validation * len(train) + 1e-9)
         positions = {"train": train[held_back:], "validation": train[:held_back], "test": test}[name]
@@ -105,27 +105,23 @@ class ClientData:
         return x if fill is None else x.where(~x.isnan(), fill), self._y[positions]
 
     def fill(self, client: int, validation: float = 0.0) -> Tensor | None:
-        """What stands for a client's missing cells: each channel's mean over its own train part, or the
-        set's where it has no value of that channel; None where nothing is missing."""
+        """The values for a client's missing cells: each channel's mean over its train part, or over the data set
+        if the client has no value of that channel. None if nothing is missing."""
         if self._common is None:
             return None
         train, _ = self._of(client)
         x = self._x[train[int(validation * len(train) + 1e-9) :]].double().transpose(0, 1).flatten(1)
-        return (
-            x.nanmean(1)
-            .reshape(self._common.shape)
-            .float()
-            .where(~x.isnan().all(1).reshape(self._common.shape), self._common)
-        )
+        mean, known = (v.reshape(self._common.shape) for v in (x.nanmean(1).float(), ~x.isnan().all(1)))
+        return mean.where(known, self._common)
 
 
 def _taken(data: DataSet, places: np.ndarray) -> DataSet:
-    """The set with the samples at these places alone."""
+    """The data set with only the samples at these positions."""
     return replace(data, x=np.ascontiguousarray(data.x[places]), y=data.y[places], client=None, domain=None)
 
 
 def _renumbered(splits: Mapping[int, Split]) -> dict[int, Split]:
-    """The same clients where their samples lie one after another."""
+    """The same clients, with their samples stored one after another."""
     found, first = {}, 0
     for i, split in splits.items():
         middle = first + len(split.train)

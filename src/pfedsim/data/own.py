@@ -1,5 +1,5 @@
-"""People's own folders, tables and signals under a name: a small TOML file in the data folder says what
-lies where and how to read it."""
+"""Users' own folders, tables and signals, added under a name. A small TOML file in the data folder says where
+they are and how to read them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TYPES: dict[str, type] = {"size": int, "grey": bool, "skip_broken": bool, "drop"
 
 @dataclass(frozen=True)
 class Own:
-    """What `pfedsim data add` keeps of a set."""
+    """What `pfedsim data add` records about a data set."""
 
     path: str
     layout: str = "class"
@@ -40,7 +40,7 @@ class Own:
             raise Error(f"size = {self.size}: it should be at least 1")
 
     def read(self, name: str, size: int | None, tell: Tell) -> DataSet:
-        """The set, read as it was added; `size` over its own."""
+        """Read the data set as it was added; `size` overrides the recorded size."""
         path = Path(self.path)
         if path.is_dir():
             return folders.read(
@@ -53,7 +53,7 @@ class Own:
                 tell=tell,
             )
         if size is not None:
-            raise Error(f"size = {size}: {name} holds no picture files to rescale")
+            raise Error(f"size = {size}: {name} has no picture files to rescale")
         if path.suffix.lower() in TABLES:
             from pfedsim.data.readers import tables
 
@@ -63,7 +63,7 @@ class Own:
 
             return npz.read(path, self.missing, name)
         if not path.exists():
-            raise Error(f"{name} was added from {path}, which is not there")
+            raise Error(f"{name} was added from {path}, which does not exist")
         raise Error(f"{path} is neither a folder of pictures nor a .csv, .parquet or .npz file")
 
     def domains(self, name: str) -> list[str]:
@@ -74,44 +74,40 @@ class Own:
                 "data add --layout`)"
             )
         if not Path(self.path).is_dir():
-            raise Error(f"{name} was added from {self.path}, which is not there")
+            raise Error(f"{name} was added from {self.path}, which does not exist")
         return folders.subfolders(Path(self.path), self.skip_broken)
 
 
 def added(data_dir: Path) -> dict[str, Path]:
-    """The names that were added here, and their files."""
+    """The names that were added in this data folder, and their TOML files."""
     return {path.stem: path for path in sorted(data_dir.glob("*.toml"))} if data_dir.is_dir() else {}
 
 
 def check_new(name: str, data_dir: Path, taken: tuple[str, ...]) -> None:
-    """Refuses what cannot be a new set's name."""
+    """Raise an error if a new data set cannot have this name."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name) or name.endswith((".npz", *TABLES)):
-        raise Error(f"{name!r} is no name for a data set: write small letters, digits, - and _")
+        raise Error(f"{name!r} cannot name a data set: use lower-case letters, digits, - and _")
     if name in taken:
-        raise Error(f"{name} is a set that pfedsim knows already; choose another name")
+        raise Error(f"{name} is a data set built into pfedsim; choose another name")
     if name in added(data_dir):
         raise Error(
-            f"{name} was added already, in {added(data_dir)[name]}; delete that file first, or choose "
-            "another name"
+            f"{name} was already added, in {added(data_dir)[name]}; delete that file first, or choose another name"
         )
 
 
 def add(name: str, own: Own, data_dir: Path) -> Path:
-    """Writes the name down; the set itself stays where it is."""
+    """Record the data set under this name. Its files are not copied."""
     import tomli_w
 
     file = data_dir / f"{name}.toml"
     data_dir.mkdir(parents=True, exist_ok=True)
-    file.write_text(
-        tomli_w.dumps(
-            {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(own).items() if v is not None}
-        )
-    )
+    content = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(own).items() if v is not None}
+    file.write_text(tomli_w.dumps(content))
     return file
 
 
 def load(file: Path) -> Own:
-    """What was written down."""
+    """Load the record of an added data set."""
     try:
         content = tomllib.loads(file.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -119,13 +115,13 @@ def load(file: Path) -> Own:
     strange = sorted(set(content) - {f.name for f in fields(Own)})
     if strange or "path" not in content:
         raise Error(
-            f"{file} is not written by `pfedsim data add`: {f'it has {strange[0]!r}' if strange else 'it has no path'}"
+            f"{file} was not written by `pfedsim data add`: it has {repr(strange[0]) if strange else 'no path'}"
         )
     for key, value in content.items():
         kind = TYPES.get(key, str)
         if type(value) is not kind or (
             isinstance(value, list) and not all(isinstance(word, str) for word in value)
         ):
-            words = {str: "text", int: "a whole number", bool: "true or false", list: "a list of names"}
+            words = {str: "text", int: "an integer", bool: "true or false", list: "a list of names"}
             raise Error(f"{file}: {key} = {value!r} should be {words[kind]}")
     return Own(**{**content, "drop": tuple(content.get("drop", ()))})

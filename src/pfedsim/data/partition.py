@@ -1,8 +1,8 @@
-"""Who holds which sample: partitions by label, and their plain JSON form that two people can share.
+"""Partitions: which client holds which samples, and a JSON file format to share them.
 
-The label Dirichlet with a size cap reproduces the paper's data table to the digit: one legacy numpy stream,
-each class shuffled and then dealt, pools kept permuted over retries, clients at or above the mean size
-dealt no more, the minimum tested at the end."""
+The label Dirichlet with a size cap reproduces the paper's data table to the digit. It uses one legacy numpy
+stream, shuffles each class and then divides it, keeps the classes permuted over retries, gives no more samples
+to clients at or above the mean size, and tests the minimum at the end."""
 
 from __future__ import annotations
 
@@ -20,16 +20,14 @@ from pfedsim.errors import Error
 
 KINDS = ("dirichlet", "dirichlet-plain", "classes", "shards", "quantity", "iid", "domain", "given")
 FORMAT = "pfedsim partition 1"
-HOPELESS_AFTER = 1000  # passes, where the best has not reached half the minimum
-FEW_PASSES = 50  # to find out how many clients can be dealt
+HOPELESS_AFTER = 1000  # passes, if the best one has not reached half the minimum
+FEW_PASSES = 50  # to find out how many clients are possible
 MOST_PASSES = 5000  # the plain Dirichlet(0.1) of CIFAR-10 with the paper's minimum takes 2,670
-Deal = tuple[
-    int, Callable[[], list[np.ndarray]]
-]  # the smallest share's size, and all shares when they are wanted
+Attempt = tuple[int, Callable[[], list[np.ndarray]]]  # size of the smallest share; computes all shares
 
 
 class TooMany(Error):
-    """So many clients cannot be given the minimum."""
+    """There are not enough samples to give every client the minimum."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Partition:
-    """Every client's train and test samples, and how they were dealt."""
+    """Every client's train and test samples, and the recipe that produced them."""
 
     clients: tuple[Split, ...]
     recipe: dict[str, Any]
@@ -51,7 +49,7 @@ class Partition:
 
     @cached_property
     def digest(self) -> str:
-        """sha256 over all positions and the data they refer to."""
+        """sha256 of all positions and the data set's digest."""
         h = hashlib.sha256(f"{FORMAT} {self.data} {len(self.clients)}".encode())
         for split in self.clients:
             for part in (split.train, split.test):
@@ -60,7 +58,7 @@ class Partition:
         return h.hexdigest()
 
     def text(self) -> str:
-        """Plain JSON, one client per line: what a file holds."""
+        """The contents of a partition file: JSON with one client per line."""
         lines = [
             json.dumps({"train": s.train.tolist(), "test": s.test.tolist()}, separators=(",", ":"))
             for s in self.clients
@@ -73,20 +71,20 @@ class Partition:
 
 
 def load(path: Path, data: str, samples: int) -> Partition:
-    """The partition in this file, refused where it is damaged or belongs to other data."""
+    """Load a partition file. Raises an error if it is damaged or belongs to other data."""
     try:
         content = json.loads(path.read_text())
         if content.get("format") != FORMAT:
             raise Error(f"{path} is not a partition file ({FORMAT!r} expected)")
         clients = tuple(Split(_positions(c["train"]), _positions(c["test"])) for c in content["clients"])
         partition = Partition(clients, dict(content["recipe"]), content["data"])
-        stated = content["digest"]
+        recorded = content["digest"]
     except OSError as error:
         raise Error(f"partition {path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise Error(f"{path} is not a whole partition file: {error}") from error
-    if partition.digest != stated:
-        raise Error(f"{path} is damaged: its positions do not give the digest it states")
+        raise Error(f"{path} is not a valid partition file: {error}") from error
+    if partition.digest != recorded:
+        raise Error(f"{path} is damaged: its positions do not match its digest")
     if partition.data != data:
         raise Error(
             f"{path} was made for other data (digest {partition.data[:12]}, this data's is {data[:12]})"
@@ -96,18 +94,18 @@ def load(path: Path, data: str, samples: int) -> Partition:
 
 
 def names_in(path: Path) -> list[str] | None:
-    """What the clients of a partition's file are called; None where they have no names."""
+    """The names of the clients in a partition file; None if they have no names."""
     try:
         names = json.loads(path.read_text())["recipe"].get("names")
         return None if names is None else [str(name) for name in names]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Error(f"{path} is not a whole partition file: {error}") from error
+        raise Error(f"{path} is not a valid partition file: {error}") from error
 
 
 def _in_order(names: list[Any]) -> list[Any]:
-    """Numbers by their size, also where they are written as text; words by the alphabet."""
-    whole = all(str(name).removeprefix("-").isdecimal() for name in names)
-    return sorted(names, key=(lambda name: (int(name), name)) if whole else None)
+    """Sort numerically if all names are integers (also as text), else alphabetically."""
+    integers = all(str(name).removeprefix("-").isdecimal() for name in names)
+    return sorted(names, key=(lambda name: (int(name), name)) if integers else None)
 
 
 def _positions(values: list[int]) -> np.ndarray:
@@ -119,7 +117,7 @@ def _positions(values: list[int]) -> np.ndarray:
 
 def _check(partition: Partition, path: Path, samples: int) -> None:
     if not partition.clients:
-        raise Error(f"{path} holds no client")
+        raise Error(f"{path} has no clients")
     for i, split in enumerate(partition.clients):
         both = np.concatenate([split.train, split.test])
         strange = both[(both < 0) | (both >= samples)]
@@ -145,8 +143,8 @@ def make(
     owner: np.ndarray | None = None,
     domain: np.ndarray | None = None,
 ) -> Partition:
-    """Deals the samples and splits each client's share, on one stream. `owner` and `domain`: each sample's,
-    where the data say it."""
+    """Partition the samples and split each client's share into train and test, with one random stream.
+    `owner` and `domain`: those of each sample, if known."""
     if clients_each is not None and kind != "domain":
         raise Error(
             f"clients_each = {clients_each} is for the partition 'domain', not {kind!r}; give clients"
@@ -157,12 +155,12 @@ def make(
         shares = _by_domain(domain, clients, clients_each, minimum, stream, recipe)
     elif kind == "given":
         if owner is None:
-            raise Error("partition 'given' needs data that says whose each sample is (an array `client`)")
+            raise Error("partition 'given' needs data that name each sample's client (an array `client`)")
         everyone = _in_order(np.unique(owner).tolist())
         recipe["names"] = list(map(str, everyone))
         shares = [np.flatnonzero(owner == who) for who in everyone]
         if clients not in (None, len(shares)):
-            raise Error(f"the data names {len(shares)} clients, {clients} were asked for")
+            raise Error(f"the data name {len(shares)} clients, not {clients}")
         least = min(range(len(shares)), key=lambda i: len(shares[i]))
         if len(shares[least]) < minimum:
             raise Error(
@@ -172,13 +170,15 @@ def make(
     else:
         wanted = clients or 100
 
-        def dealt(count: int, stream: np.random.RandomState, passes: int) -> list[np.ndarray]:
-            return _dealt(kind, y, count, alpha, classes_each, shards_each, minimum, stream, recipe, passes)
+        def by_label(count: int, stream: np.random.RandomState, passes: int) -> list[np.ndarray]:
+            return _by_label(
+                kind, y, count, alpha, classes_each, shards_each, minimum, stream, recipe, passes
+            )
 
         try:
-            shares = dealt(wanted, stream, MOST_PASSES)
+            shares = by_label(wanted, stream, MOST_PASSES)
         except TooMany as error:
-            most = _most_clients(dealt, min(wanted - 1, len(y) // minimum), seed)
+            most = _most_clients(by_label, min(wanted - 1, len(y) // minimum), seed)
             possible = f"{most} clients are possible, more with" if most else "choose"
             larger = "a larger alpha or " if "alpha" in recipe else ""
             raise Error(f"{error}; {possible} {larger}a smaller minimum") from None
@@ -187,19 +187,19 @@ def make(
 
 
 def _most_clients(
-    dealt: Callable[[int, np.random.RandomState, int], list[np.ndarray]], clients: int, seed: int
+    by_label: Callable[[int, np.random.RandomState, int], list[np.ndarray]], clients: int, seed: int
 ) -> int:
-    """A number of clients that this seed deals: the first that does, going down from `clients` by fifths."""
+    """A possible number of clients for this seed: the first that works, going down from `clients` by fifths."""
     while clients > 0:
         try:
-            dealt(clients, np.random.RandomState(seed), FEW_PASSES)
+            by_label(clients, np.random.RandomState(seed), FEW_PASSES)
             return clients
         except TooMany:
             clients = clients * 4 // 5
     return 0
 
 
-def _dealt(
+def _by_label(
     kind: str,
     y: np.ndarray,
     clients: int,
@@ -215,7 +215,7 @@ def _dealt(
         recipe["alpha"] = alpha
     if clients * minimum > len(y):
         raise TooMany(
-            f"{clients:,} clients of at least {minimum} samples need {clients * minimum:,}, and there are "
+            f"{clients:,} clients with at least {minimum} samples need {clients * minimum:,}, but there are "
             f"{len(y):,}"
         )
     if kind == "iid":
@@ -233,11 +233,11 @@ def _dealt(
     return _until(minimum, clients, lambda: _dirichlet(pools, clients, alpha, cap, stream), passes)
 
 
-def _until(minimum: int, clients: int, deal: Callable[[], Deal], most: int) -> list[np.ndarray]:
-    """Deals again, at most so often, until the smallest share is large enough."""
+def _until(minimum: int, clients: int, attempt: Callable[[], Attempt], most: int) -> list[np.ndarray]:
+    """Draw up to `most` random partitions until the smallest share reaches the minimum."""
     best = 0
     for passes in range(1, most + 1):
-        smallest, shares = deal()
+        smallest, shares = attempt()
         if smallest >= minimum:
             return shares()
         best = max(best, smallest)
@@ -251,9 +251,8 @@ def _until(minimum: int, clients: int, deal: Callable[[], Deal], most: int) -> l
 
 def _dirichlet(
     pools: list[np.ndarray], clients: int, alpha: float, cap: float, stream: np.random.RandomState
-) -> Deal:
-    """One pass over all classes. Proportions that vanish in float64, as they can for a tiny alpha, give no
-    deal."""
+) -> Attempt:
+    """One pass over all classes. It fails if all proportions vanish in float64, as they can for a tiny alpha."""
     every_cut = []
     sizes = np.zeros(clients, dtype=np.int64)
     for pool in pools:
@@ -274,9 +273,9 @@ def _dirichlet(
     return int(sizes.min()), shares
 
 
-def _classes(y: np.ndarray, clients: int, each: int, stream: np.random.RandomState) -> Deal:
-    """Every client holds `each` classes, drawn so that classes are used evenly; a class is shared evenly by
-    its holders."""
+def _classes(y: np.ndarray, clients: int, each: int, stream: np.random.RandomState) -> Attempt:
+    """Every client gets `each` classes. All classes are used about equally often, and the clients of a class share
+    it evenly."""
     kinds = np.unique(y)
     if each > len(kinds):
         raise Error(f"classes_each = {each} is more than the {len(kinds)} classes of the data")
@@ -293,29 +292,28 @@ def _classes(y: np.ndarray, clients: int, each: int, stream: np.random.RandomSta
             pool = stream.permutation(np.flatnonzero(y == kinds[c]))
             for i, part in zip(who, np.array_split(pool, len(who)), strict=True):
                 shares[i].append(part)
-    return min(sum(map(len, parts)) for parts in shares), lambda: [
-        np.concatenate(parts) for parts in shares
-    ]
+    smallest = min(sum(map(len, parts)) for parts in shares)
+    return smallest, lambda: [np.concatenate(parts) for parts in shares]
 
 
 def _shards(
     y: np.ndarray, clients: int, each: int, minimum: int, stream: np.random.RandomState
 ) -> list[np.ndarray]:
-    """Samples sorted by label, cut into equal shards, of which every client is dealt `each` (McMahan et al.
+    """Sort the samples by label, cut them into equal shards and give `each` to every client (McMahan et al.
     2017)."""
     shards = np.array_split(np.argsort(y, kind="stable"), clients * each)
     if each * len(shards[-1]) < minimum:
         raise TooMany(
-            f"{clients:,} clients of {each} shards have only {each * len(shards[-1])} samples, and the minimum "
-            f"is {minimum}"
+            f"{clients:,} clients with {each} shards have only {each * len(shards[-1])} samples each, but the "
+            f"minimum is {minimum}"
         )
     order = stream.permutation(len(shards))
     return [np.concatenate([shards[k] for k in mine]) for mine in order.reshape(clients, each)]
 
 
-def _quantities(samples: int, clients: int, alpha: float, stream: np.random.RandomState) -> Deal:
-    """Sizes by a Dirichlet distribution, labels as they come: clients differ in how much they have, not in
-    what."""
+def _quantities(samples: int, clients: int, alpha: float, stream: np.random.RandomState) -> Attempt:
+    """Sizes follow a Dirichlet distribution; labels are random. Clients differ only in how many samples they
+    have."""
     order = stream.permutation(samples)
     cuts = (np.cumsum(stream.dirichlet(np.full(clients, alpha)))[:-1] * samples).astype(np.int64)
     return int(np.diff(cuts, prepend=0, append=samples).min()), lambda: np.split(order, cuts)
@@ -329,16 +327,16 @@ def _by_domain(
     stream: np.random.RandomState,
     recipe: dict[str, Any],
 ) -> list[np.ndarray]:
-    """Every domain dealt at random to clients of its own, in equal parts; what is left over goes to the
-    domain's last client."""
+    """Every domain has its own clients, which share it randomly in equal parts; its last client also gets the
+    remainder."""
     if domain is None:
-        raise Error("partition 'domain' needs data that says which domain each sample is of")
+        raise Error("partition 'domain' needs data that name each sample's domain")
     names = np.unique(domain)
     if each is None:
         if clients is None or clients % len(names):
             raise Error(
-                f"{clients} clients cannot be dealt evenly to {len(names)} domains; give "
-                "clients_each, so many to each domain"
+                f"{clients} clients cannot be divided evenly among {len(names)} domains; give "
+                "clients_each, the number per domain"
             )
         each = clients // len(names)
     elif clients not in (None, each * len(names)):
@@ -351,7 +349,7 @@ def _by_domain(
         pool = stream.permutation(np.flatnonzero(domain == name))
         if len(pool) // each < minimum:
             raise Error(
-                f"domain {name} has {len(pool)} samples, too few for {each} clients of at least "
+                f"domain {name} has {len(pool)} samples, too few for {each} clients with at least "
                 f"{minimum}: lower minimum"
             )
         shares += np.split(pool, [k * (len(pool) // each) for k in range(1, each)])
@@ -360,8 +358,7 @@ def _by_domain(
 
 
 def hold_out(partition: Partition, share: float, seed: int) -> Partition:
-    """The same with a share of the clients, drawn from the seed, put last: they never train
-    (`recipe["unseen"]` says how many)."""
+    """Move a random share of the clients to the end: they never train. `recipe["unseen"]` is their number."""
     clients = len(partition.clients)
     count = max(1, round(share * clients))
     if "unseen" in partition.recipe:  # a saved partition has them last already
@@ -382,8 +379,8 @@ def hold_out(partition: Partition, share: float, seed: int) -> Partition:
 
 
 def _split(share: np.ndarray, test: float, stream: np.random.RandomState) -> Split:
-    """The first part of the shuffled share trains: floor of (1 - test) of it, at least one sample each
-    where there are two."""
+    """Shuffle the share; the first floor((1 - test) n) samples are for training, the rest for testing. Both parts
+    get at least one sample if there are two."""
     share = share.astype(np.int64)
     stream.shuffle(share)
     train = int(len(share) * (1 - test) + 1e-9)

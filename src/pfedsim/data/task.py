@@ -1,4 +1,4 @@
-"""What a data set is about, apart from its samples."""
+"""The description of a data set, without its samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUANTITY_ALPHA = 2.0
 
 @dataclass(frozen=True)
 class Defaults:
-    """What suits a data set where the user says nothing. None: the setting's own default."""
+    """Default settings for a data set. None means the setting's general default."""
 
     clients: int | None = 100
     partition: str = "dirichlet"
@@ -26,14 +26,14 @@ class Defaults:
     model: str = "lenet5"
 
     def alpha_of(self, partition: str) -> float:
-        """Sizes alone must not differ as much as labels may: with the labels' alpha most clients would have
-        next to nothing."""
+        """The default alpha of a partition. 'quantity' needs a larger one: with the default for labels, most
+        clients would get almost no samples."""
         return QUANTITY_ALPHA if partition == "quantity" else self.alpha
 
 
 def suiting(shape: tuple[int, ...], samples: int, client: np.ndarray | None = None) -> Defaults:
-    """What suits a set of the user's own: its clients where it names them, else as many as leave each about
-    sixty samples; a network for tables, signals or images."""
+    """Defaults for a user's data set: its own clients if it names them, else about sixty samples per client, and
+    a network for tables, signals or images."""
     model = {1: "mlp", 2: "cnn1d"}.get(len(shape), "lenet5")
     if client is not None:
         return Defaults(clients=None, partition="given", minimum=2, join=None, model=model)
@@ -42,7 +42,7 @@ def suiting(shape: tuple[int, ...], samples: int, client: np.ndarray | None = No
 
 @dataclass(frozen=True)
 class Task:
-    """All that a server, a worker or whoever prepares a run must know of the data, without holding any."""
+    """What a server or a worker must know about the data, without holding any samples."""
 
     name: str
     shape: tuple[int, ...]
@@ -55,19 +55,19 @@ class Task:
     digest: str
     defaults: Defaults = Defaults()
     columns: tuple[str, ...] | None = None
-    """what the numbers of a table's row are called"""
+    """the names of a table's columns"""
 
     def plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """As a JSON object."""
         return asdict(self)
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> Task:
-        """The task that `plain` gave."""
+        """The inverse of `plain`."""
         known = {field.name for field in fields(cls)}
         if strange := sorted(plain.keys() ^ known):
             raise Error(
-                f"a task is described by {', '.join(sorted(known))}; not so for {', '.join(strange)}"
+                f"a task has the keys {', '.join(sorted(known))}; missing or unknown: {', '.join(strange)}"
             )
         defaults = Defaults(**plain["defaults"])
         lists = {name: tuple(value) for name, value in plain.items() if isinstance(value, list | tuple)}

@@ -18,7 +18,7 @@ from pfedsim.experiments.packing import packed
 from pfedsim.runs import manifest
 from pfedsim.runs.durable import Busy
 from pfedsim.runs.execute import Watch, execute
-from pfedsim.runs.news import whole_records
+from pfedsim.runs.news import complete_records
 from pfedsim.runs.reader import Run
 from pfedsim.runs.setup import federate
 
@@ -48,7 +48,7 @@ def run_cell(
     clock = Clock()
     config = cell.config.model_copy(update={"workers": 1})
     federation = federation or federate(config)
-    earlier = sum(line.get("seconds", 0) for line in whole_records(folder / "timings.jsonl"))
+    earlier = sum(line.get("seconds", 0) for line in complete_records(folder / "timings.jsonl"))
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         run = execute(config, folder, federation, watch, resume=folder.exists())

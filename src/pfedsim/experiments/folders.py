@@ -11,8 +11,8 @@ from pfedsim.errors import Error
 from pfedsim.experiments.cell import Cell
 from pfedsim.methods import label
 from pfedsim.runs.config import Config
-from pfedsim.runs.durable import held
-from pfedsim.runs.reader import Run, is_run_folder, slug, stated
+from pfedsim.runs.durable import locked
+from pfedsim.runs.reader import Run, is_run_folder, load_config, slug
 
 if TYPE_CHECKING:
     from pfedsim.data.federation import Federation
@@ -64,7 +64,7 @@ class Folders:
         folder, wanted = self.path(cell), self.resolved(cell)
         if not (folder / "config.toml").is_file():
             return None if not folder.exists() or is_run_folder(folder) else Run(folder)
-        before = stated(folder)
+        before = load_config(folder)
         if before.digest() != wanted.digest():
             raise Error(_another(folder, before, wanted, cell.config.method))
         return Run(folder) if (folder / "summary.json").is_file() else None
@@ -80,7 +80,7 @@ class Folders:
         """Deletes the cell's run, unless another process uses it."""
         folder = self.path(cell)
         if folder.is_dir() and is_run_folder(folder):
-            with held(folder):
+            with locked(folder):
                 shutil.rmtree(folder)
 
 

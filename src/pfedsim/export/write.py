@@ -29,7 +29,7 @@ from pfedsim.runs.setup import federate
 SAMPLES = "samples.npz"
 
 
-def held(run: Run, data_dir: str | None = None) -> Federation:
+def load_federation(run: Run, data_dir: str | None = None) -> Federation:
     """The run's clients with their samples, read anew from where the run had them (or from `data_dir`)."""
     place = {
         "data_dir": data_dir or run.manifest.get("place", {}).get("data_dir"),

@@ -1,13 +1,13 @@
-"""A run's checkpoints: what a round changed is one file, committed by a manifest that is written last. The
-newest that is whole counts.
+"""A run's checkpoints. Each save writes the changed parts of the state to one file, then a manifest that
+commits it. The newest intact checkpoint counts.
 
-    checkpoint/state-00010.safetensors    all of the state after round 10
-               delta-00011.safetensors    what round 11 changed
-               00011.json                 the manifest: these two, how far the logs go, and all their sha256
+    checkpoint/state-00010.safetensors    the full state after round 10
+               delta-00011.safetensors    the parts that round 11 changed
+               00011.json                 the manifest: these two files, the lengths of the logs, and every sha256
 
-Deltas are applied when they are read, so that an interrupted save has nothing to undo. When they outgrow
-the whole state, the whole state is written anew; the last manifest on the one before is kept until then,
-should the new one be damaged."""
+Deltas are applied on reading, so there is nothing to undo after an interrupted save. Once they are larger than
+the full state, the full state is written again. The last manifest of the previous full state is kept in case
+the new one gets damaged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A checkpoint that is whole."""
+    """An intact checkpoint."""
 
     state: State
     record: Record
@@ -44,8 +44,8 @@ class Found:
 
 
 class Saver:
-    """Saves in a thread of its own while the next round runs. Where rounds are faster than the disk the
-    newest state wins, so that a run never waits."""
+    """Saves checkpoints in a background thread while the next round runs. If rounds are faster than the disk,
+    only the newest state is saved and the run never waits."""
 
     def __init__(self, run: Path, logs: Sequence[Log], before: Found | None = None):
         self._run, self._logs = run, logs
@@ -63,14 +63,14 @@ class Saver:
         self.saves = 0
 
     def save(self, state: State, record: Mapping[str, Any]) -> None:
-        """Takes the state and what stands beside it; says so where an earlier save failed."""
+        """Queue the state and its record for saving. Raises the error of an earlier save that failed."""
         with self._turn:
             self._raise()
             self._waiting = state, {**record, "logs": {log.name: log.mark() for log in self._logs}}
             self._turn.notify()
 
     def close(self) -> None:
-        """Returns when the last state taken is on disk."""
+        """Wait until the last queued state is on disk."""
         with self._turn:
             self._ending = True
             self._turn.notify()
@@ -91,29 +91,28 @@ class Saver:
                 (state, record), self._waiting = self._waiting, None
             try:
                 self._commit(state, record)
-            except Exception as error:  # it belongs to whoever waits for it
+            except Exception as error:  # raised in the run's thread by save or close
                 with self._turn:
                     self._failed, self._waiting, self._ending = error, None, True
 
     def _commit(self, state: State, record: Record) -> None:
         now = parts(state)
         number = f"{state.server.round:05d}"
-        whole = (
+        full = (
             not self._chain
             or len(self._chain) > MOST_DELTAS
             or sum(f["bytes"] for f in self._chain[1:]) > self._chain[0]["bytes"]
         )
-        before = {} if whole else self._saved
-        marks = {
-            name: (part, getattr(part, "_version", 0)) for name, part in now.items()
-        }  # torch counts what is done to a tensor in place
+        before = {} if full else self._saved
+        # torch counts in-place changes of a tensor in _version
+        marks = {name: (part, getattr(part, "_version", 0)) for name, part in now.items()}
         changed = {
             name: tensor_of(part)
             for name, (part, version) in marks.items()
             if not _same(before.get(name), part, version)
         }
         chunks = packed(changed)
-        name = f"{'state' if whole else 'delta'}-{number}.safetensors"
+        name = f"{'state' if full else 'delta'}-{number}.safetensors"
         digest = durable.write(self._folder / name, *chunks)
         entry = {
             "file": name,
@@ -121,7 +120,7 @@ class Saver:
             "sha256": digest,
             "gone": sorted(before.keys() - now.keys()),
         }
-        self._chain = [entry] if whole else [*self._chain, entry]
+        self._chain = [entry] if full else [*self._chain, entry]
         for log in self._logs:
             log.flush()
         elsewhere = {"elsewhere": list(state.elsewhere)} if state.elsewhere else {}
@@ -133,8 +132,8 @@ class Saver:
         self.saves += 1
 
     def _forget(self) -> None:
-        """Keeps this manifest, the one before, and the newest on another whole state; and the files that
-        they name."""
+        """Delete all files except those of this manifest, the one before it, and the newest one that starts from
+        another full state."""
         first, *others = self._manifests
         on_another = [m for m in others if m[1][0] != first[1][0]]
         self._manifests = [first, *others[:1], *(m for m in on_another[:1] if m not in others[:1])]
@@ -151,8 +150,7 @@ def _same(saved: tuple[Any, int] | None, part: Any, version: int) -> bool:
 
 
 def latest(run: Path, config: str) -> tuple[Found | None, list[str]]:
-    """The newest checkpoint that is whole and belongs to the configuration with this sha256, and what is
-    wrong with newer ones."""
+    """The newest intact checkpoint of the configuration with this sha256, and what is wrong with newer ones."""
     wrong: list[str] = []
     for path in sorted((run / FOLDER).glob("*.json"), reverse=True):
         try:
@@ -166,27 +164,27 @@ def latest(run: Path, config: str) -> tuple[Found | None, list[str]]:
 
 
 def read(path: Path) -> Record:
-    """A manifest that states its own sha256 rightly."""
+    """Load a manifest and check its sha256."""
     try:
         content = json.loads(path.read_bytes())
         record = {key: value for key, value in content.items() if key != "sha256"}
-        stated = content["sha256"]
+        recorded = content["sha256"]
     except OSError as error:
         raise Error(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, AttributeError, KeyError, RecursionError) as error:
         raise Error(f"{path} is damaged: it is not a checkpoint's manifest") from error
-    if record.get("format") != FORMAT or stated != _digest(record):
-        raise Error(f"{path} is damaged: its sha256 is not the one it states")
+    if record.get("format") != FORMAT or recorded != _digest(record):
+        raise Error(f"{path} is damaged: its sha256 differs from the recorded one")
     return record
 
 
 def _state(run: Path, record: Record) -> State:
-    """The state that a manifest speaks of, where all that it names is whole."""
+    """Load the state that a manifest describes, after checking every file that it names."""
     for name, mark in record["logs"].items():
-        if name != "timings.jsonl":  # which no result depends on
+        if name != "timings.jsonl":  # no result depends on it
             verify(run / name, mark["sha256"], mark["bytes"])
     for name, digest in record["files"].items():
-        if name != "partition.json":  # which can be dealt again
+        if name != "partition.json":  # it can be computed again
             verify(run / name, digest)
     for entry in record["state"]:
         verify(run / FOLDER / entry["file"], entry["sha256"])
@@ -195,7 +193,7 @@ def _state(run: Path, record: Record) -> State:
 
 
 def _tensors(folder: Path, chain: Sequence[Record]) -> dict[str, Tensor]:
-    """The newest of every name, read file by file from the end, so that nothing is held twice."""
+    """The newest tensor of every name. Files are read newest first, so no tensor is loaded twice."""
     from safetensors import safe_open
 
     found: dict[str, Tensor] = {}
@@ -210,7 +208,7 @@ def _tensors(folder: Path, chain: Sequence[Record]) -> dict[str, Tensor]:
 
 
 def sealed(record: Record) -> bytes:
-    """A manifest's bytes, with the sha256 of itself."""
+    """A manifest's bytes, including its own sha256."""
     record = {"format": FORMAT, **record}
     return (json.dumps({**record, "sha256": _digest(record)}, indent=1) + "\n").encode()
 
@@ -220,7 +218,7 @@ def _digest(record: Record) -> str:
 
 
 def packed(tensors: Mapping[str, Tensor]) -> list[Bytes]:
-    """The bytes of a safetensors file, without a copy of any tensor: a state may fill half the memory."""
+    """The bytes of a safetensors file, without copying any tensor: a state may fill half the memory."""
     import torch
 
     kinds = {

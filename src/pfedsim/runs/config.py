@@ -1,4 +1,4 @@
-"""What a run is asked to be: TOML, command line and Python use the same words, checked once, here."""
+"""A run's settings. TOML files, the command line and Python share their names; they are validated here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pfedsim.data.task import Defaults
 from pfedsim.errors import Error, nearest
 from pfedsim.methods import METHODS, name_of, parse
 
-WORDS = {  # what people call a key elsewhere
+WORDS = {  # names used elsewhere -> ours
     "learning_rate": "lr",
     "batch_size": "batch",
     "num_clients": "clients",
@@ -42,7 +42,7 @@ class Score(BaseModel):
     every: int | None = Field(
         None,
         ge=0,
-        description="score every so many rounds (0: only at the end; default: a twentieth of the rounds)",
+        description="rounds between scores (0: score only at the end; default: a twentieth of the rounds)",
     )
     finetune: int | None = Field(
         None,
@@ -57,12 +57,11 @@ OF_FEDERATION = (
     *("data_dir", "size", "clients", "partition", "alpha", "classes_each", "shards_each", "clients_each"),
     *("minimum", "test", "unseen", "partition_seed"),
 )
-"""the settings that decide who holds which samples; all others are a run's"""
+"""the settings that decide which client holds which samples; all others belong to a run"""
 
 
 class Digests(BaseModel):
-    """Which data, partition and, where they are the user's own, source files a configuration was run with;
-    checked when given."""
+    """sha256 of the data, the partition and the user's own source files that a run used; checked if given."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -74,16 +73,16 @@ class Digests(BaseModel):
 
 
 class Config(Training):
-    """All of a run. None: what suits the data set."""
+    """All settings of a run. None means the data set's default."""
 
     method: str = Field(
-        "pfedsim", description="name, name:preset, file.py:Class, each perhaps with (option=value)"
+        "pfedsim", description="name, name:preset or file.py:Class, optionally with (option=value)"
     )
     data: str = Field(
-        "digits", description="a set's name (pfedsim data list), or a .npz, .csv or .parquet file"
+        "digits", description="a data set's name (pfedsim data list), or a .npz, .csv or .parquet file"
     )
     data_dir: str | None = Field(None, description="folder of the data sets", exclude=True)
-    size: int | None = Field(None, ge=1, description="pictures are rescaled to so many pixels a side")
+    size: int | None = Field(None, ge=1, description="rescale pictures to this many pixels a side")
     model: str | None = Field(
         None, description="lenet5, mobilenetv2, mlp, cnn1d, or your own file.py:Class or module:Class"
     )
@@ -91,9 +90,7 @@ class Config(Training):
         None,
         description="weights to start from: mobilenet-v2, or a .safetensors or .npz file of named tensors",
     )
-    head: str = Field(
-        "classifier", min_length=1, description="the network's attribute that is its classifier"
-    )
+    head: str = Field("classifier", min_length=1, description="name of the network's classifier attribute")
     clients: int | None = Field(None, ge=1, description="number of clients")
     partition: str | None = Field(
         None,
@@ -102,38 +99,39 @@ class Config(Training):
     alpha: float | None = Field(
         None,
         gt=0,
-        description="concentration of the Dirichlet partitions and of 'quantity': small is uneven",
+        description="concentration of the Dirichlet partitions and of 'quantity': smaller is more skewed",
     )
-    classes_each: int = Field(2, ge=1, description="classes of each client, for the partition 'classes'")
-    shards_each: int | None = Field(
-        None, ge=1, description="shards of each client, for the partition 'shards'"
-    )
+    classes_each: int = Field(2, ge=1, description="classes per client, for the partition 'classes'")
+    shards_each: int | None = Field(None, ge=1, description="shards per client, for the partition 'shards'")
     clients_each: int | None = Field(
-        None, ge=1, description="clients of each domain, for the partition 'domain'"
+        None, ge=1, description="clients per domain, for the partition 'domain'"
     )
     unseen: float | None = Field(
-        None, gt=0, lt=1, description="share of the clients that never trains: scored apart at the end"
+        None,
+        gt=0,
+        lt=1,
+        description="share of clients that never train and are scored separately at the end",
     )
-    minimum: int | None = Field(None, ge=2, description="fewest samples of a client")
-    test: float = Field(0.5, gt=0, lt=1, description="share of each client's samples that is for testing")
+    minimum: int | None = Field(None, ge=2, description="minimum number of samples per client")
+    test: float = Field(0.5, gt=0, lt=1, description="share of each client's samples used for testing")
     partition_seed: int = Field(
-        42, ge=0, lt=2**32, description="seed of partition and split, apart from the run's seed"
+        42, ge=0, lt=2**32, description="seed of the partition and the train/test split"
     )
     rounds: int | None = Field(None, ge=1, description="communication rounds")
     planned: int | None = Field(
         None,
         ge=1,
-        description="rounds that a method plans with, such as the switch of a two-stage method; an extended "
-        "run keeps to its first plan",
+        description="rounds that a method's schedule assumes, such as the switch of a two-stage method; an "
+        "extended run keeps its original schedule",
     )
     join: float | None = Field(
-        None, gt=0, le=1, description="share of the clients that takes part in a round"
+        None, gt=0, le=1, description="share of clients that take part in each round"
     )
     device: str = Field(
         "cpu", description="cpu, cuda or cuda:N", pattern=r"^(cpu|cuda(:\d+)?)$", exclude=True
     )
     backend: str = Field(
-        "auto", description="auto, torch or native (the CPU's own kernels, for chains of common layers)"
+        "auto", description="auto, torch or native (compiled CPU kernels, for chains of common layers)"
     )
     workers: int | None = Field(None, ge=1, description="worker processes", exclude=True)
     track: str | None = Field(
@@ -141,13 +139,13 @@ class Config(Training):
     )
     state: bool = Field(
         True,
-        description="keep the final state of the server and the clients, so that the run can be extended",
+        description="keep the final state of the server and the clients, which --extend needs",
         exclude=True,
     )
     score: Score = Score()
-    dropouts: Dropouts | None = Field(None, description="clients that drop out or come late, simulated")
+    dropouts: Dropouts | None = Field(None, description="simulated clients that drop out or reply late")
     options: dict[str, dict[str, Any]] = Field(
-        default_factory=dict, description="a method's own options, by its name"
+        default_factory=dict, description="options of methods, by method name"
     )
     digests: Digests = Digests()
 
@@ -156,7 +154,7 @@ class Config(Training):
         return parse(self.method, self.options)
 
     def settings(self) -> Settings:
-        """The part that methods see; the configuration must be resolved."""
+        """The settings that methods see. The configuration must be resolved."""
         values = {name: getattr(self, name) for name in Settings.model_fields}
         return Settings(**{**values, "rounds": self.planned or self.rounds})
 
@@ -174,23 +172,18 @@ class Config(Training):
         )
 
     def resolved(self, defaults: Defaults, clients: int) -> Config:
-        """The same with nothing left open: the data set's defaults, and a join ratio that suits the number
-        of clients."""
+        """A copy with every default filled in, from the data set and the number of clients."""
         small = 1.0 if clients <= 10 else 0.5 if clients < 30 else 0.1
         suited = self.suited(defaults)
         assert suited.rounds is not None
         every, finetune = self.score.every, self.score.finetune
         method = self.method_made()
+        name, ours = name_of(type(method)), type(method) in METHODS.values()
+        options = {f.name: getattr(method, f.name) for f in fields(method)}
         return suited.model_copy(
             update={
-                "method": self.method.partition("(")[0]
-                if type(method) not in METHODS.values()
-                else name_of(type(method)),
-                "options": {
-                    name_of(type(method)): {f.name: getattr(method, f.name) for f in fields(method)}
-                }
-                if fields(method)
-                else {},
+                "method": name if ours else self.method.partition("(")[0],
+                "options": {name: options} if options else {},
                 "clients": clients,
                 "join": self.join or (defaults.join if clients == defaults.clients else None) or small,
                 "score": Score(
@@ -201,14 +194,14 @@ class Config(Training):
         )
 
     def plain(self) -> dict[str, Any]:
-        """As TOML holds it: no None, method options as tables of their own."""
+        """The settings as TOML holds them: without None, each method's options in a table."""
         content: dict[str, Any] = self.model_dump(exclude_none=True)
         tables = content.pop("options")
         digests = content.pop("digests")
         return {**content, **tables, **({"digests": digests} if digests else {})}
 
     def digest(self) -> str:
-        """sha256 over all that decides the result; where files lie does not."""
+        """sha256 of everything that decides the result. The folders of files do not count."""
         content = {
             **self.plain(),
             "data": Path(self.data).name,
@@ -230,14 +223,12 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def check(values: Mapping[str, Any]) -> Config:
-    """A configuration from words and values; all that can be told without data is checked: names, ranges,
-    the method itself. Whether there is such a data set is told by whoever reads it: a set that is given as
-    it is may have any name."""
+    """Build a configuration and check what can be checked without data: names, ranges and the method.
+    The reader checks the data set's name, because a data set given from Python may have any name."""
     content = dict(values)
     if "options" in content:
         raise Error(
-            "there is no setting 'options'; a method's options stand in a table of its name, as in "
-            "[pfedsim]"
+            "there is no setting 'options'; put a method's options into a table named after it, as in [pfedsim]"
         )
     for name in METHODS.keys() & content.keys():
         if not isinstance(content[name], Mapping):
@@ -272,16 +263,15 @@ def check(values: Mapping[str, Any]) -> Config:
     if config.track is not None:
         track.check(config.track)
     for name, options in config.options.items():
-        if (
-            name in METHODS and name != mine
-        ):  # the asked method's own are checked with it; it may be a user's of the same name
+        # method_made checks the options of the chosen method, which may be a user's class of the same name
+        if name in METHODS and name != mine:
             parse(name, {name: options})
     config.method_made()
     return config
 
 
 def table_of(method: str) -> str:
-    """The name of the table with the options of this method."""
+    """The name of the table that holds this method's options."""
     name = method.partition("(")[0].strip()
     return name.partition(":")[0] if name.partition(":")[0] in METHODS else name.rpartition(":")[2].lower()
 
@@ -316,7 +306,7 @@ def _sentence(error: ValidationError) -> str:
 
 
 def assign(values: dict[str, Any], key: str, value: Any) -> None:
-    """Sets `a.b` in nested tables."""
+    """Set `a.b` in nested tables."""
     *tables, last = key.split(".")
     for table in tables:
         values = values.setdefault(table, {})

@@ -1,5 +1,4 @@
-"""Whether a run's folder is whole: every file against its sha256, what was saved of a stopped run, and
-nothing that is not its own."""
+"""Check a run's folder: the sha256 of every file, the checkpoints of a stopped run, and stray files."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from pathlib import Path
 from pfedsim.data import partition as partitions
 from pfedsim.errors import Error
 from pfedsim.runs.checkpoint import FOLDER, latest
-from pfedsim.runs.durable import TEMPORARY, Busy, digest_of, held, verify
-from pfedsim.runs.reader import BASE, FINAL, LOGS, MAY_DIFFER, PREDICTIONS, SUMS, Run, stated, sums_of
+from pfedsim.runs.durable import TEMPORARY, Busy, digest_of, locked, verify
+from pfedsim.runs.reader import BASE, FINAL, LOGS, MAY_DIFFER, PREDICTIONS, SUMS, Run, load_config, sums_of
 
 EXPECTED = (
     "config.toml",
@@ -27,15 +26,14 @@ EXPECTED = (
 
 @dataclass
 class Findings:
-    """What an examination found: how many files were held against their sha256, what is wrong, and the
-    run's state in a sentence."""
+    """The result of a check: how many files were verified, what is wrong, and the run's state in a sentence."""
 
     state: str = ""
     checked: int = 0
     wrong: list[str] = field(default_factory=list)
 
     def holds(self, check: Callable[[], object]) -> bool:
-        """Whether the check passes; what it says otherwise is kept."""
+        """Whether the check passes; if not, its message is added to `wrong`."""
         try:
             check()
             return True
@@ -45,27 +43,27 @@ class Findings:
 
 
 def examine(run: Path) -> Findings:
-    """All that can be told from the folder alone."""
+    """Check everything that the folder alone can show."""
     found = Findings()
     if not (run / "timings.jsonl").is_file():
-        stated(run)
+        load_config(run)
         found.wrong.append(f"{run / 'timings.jsonl'} is missing; no result depends on it")
     try:
-        with held(run):
+        with locked(run):
             if found.holds(lambda: _described(run)):
                 found.checked += 2
             (_finished if (run / "summary.json").is_file() else _stopped)(run, found)
     except Busy:
-        found.state = f"{run} is running now; what changes cannot be examined"
+        found.state = f"{run} is running; it can be checked once it has stopped"
     return found
 
 
 def _described(run: Path) -> None:
-    """Configuration and partition, each in itself and against each other."""
-    digests = stated(run).digests
+    """Check configuration and partition, and that they belong together."""
+    digests = load_config(run).digests
     partition = partitions.load(run / "partition.json", digests.data or "", sys.maxsize)
     if partition.digest != digests.partition:
-        raise Error(f"{run / 'partition.json'} is not the partition that config.toml speaks of")
+        raise Error(f"{run / 'partition.json'} is not the partition named in config.toml")
 
 
 def _finished(run: Path, found: Findings) -> None:
@@ -75,7 +73,7 @@ def _finished(run: Path, found: Findings) -> None:
         found.wrong.append(f"{run / SUMS} does not list {name}: it is damaged")
     for name, digest in sums.items():
         found.checked += found.holds(lambda name=name, digest=digest: verify(run / name, digest))  # type: ignore[misc]
-    for path in _strangers(run, sums):
+    for path in _stray_files(run, sums):
         found.wrong.append(
             f"{path} does not belong to this run"
             + ("; pfedsim resume removes it" if FOLDER in path.parts else "")
@@ -92,20 +90,20 @@ def _stopped(run: Path, found: Findings) -> None:
     if not (run / "config.toml").is_file():
         return
     if (run / SUMS).is_file() and not (run / FOLDER).is_dir():
-        found.wrong.append(f"{run / 'summary.json'} is missing: the run was finished")
+        found.wrong.append(f"{run / 'summary.json'} is missing, although the run was finished")
     good, wrong = latest(run, digest_of(run / "config.toml")[0])
     found.wrong += wrong
     if good is None:
-        found.state = f"{run} is not finished and nothing whole is saved: pfedsim resume begins it again"
+        found.state = f"{run} is not finished and has no intact checkpoint: pfedsim resume restarts it"
     else:
-        found.checked += (
-            len(good.record["logs"]) + len(good.record["files"]) + len(good.record["state"]) + 1
+        found.checked += 1 + sum(len(good.record[part]) for part in ("logs", "files", "state"))
+        found.state = (
+            f"{run} is not finished: pfedsim resume continues after round {good.state.server.round}"
         )
-        found.state = f"{run} is not finished: pfedsim resume goes on after round {good.state.server.round}"
 
 
-def _strangers(run: Path, sums: dict[str, str]) -> Iterator[Path]:
-    """Files where only the run's own belong, and what an interrupted write left behind."""
+def _stray_files(run: Path, sums: dict[str, str]) -> Iterator[Path]:
+    """Files that do not belong to the run, and temporary files left by an interrupted write."""
     for folder in ("models", "similarity", FINAL, FOLDER):
         yield from (p for p in sorted((run / folder).glob("*")) if str(p.relative_to(run)) not in sums)
     yield from sorted(run.glob("*" + TEMPORARY))

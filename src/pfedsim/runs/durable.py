@@ -1,5 +1,4 @@
-"""Files that are whole or not there, files that only grow, and a folder that one process holds at a
-time."""
+"""Atomic file writes, append-only logs, and a lock on a run's folder."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ Bytes = bytes | memoryview
 
 
 def write(path: Path, *chunks: Bytes, flush: bool = True, settle: bool = True) -> str:
-    """Under another name first, then flushed to disk and renamed: whoever looks finds the old file or the
-    new one, never a part. `settle`: the name itself is on disk, too. Returns the sha256."""
+    """Write a file atomically and return its sha256: a temporary file is written, flushed to disk and renamed.
+    `settle`: flush the folder as well, which makes the new name durable."""
     digest = hashlib.sha256()
     aside = path.with_name(path.name + TEMPORARY)
     with _room(path, chunks):
@@ -41,7 +40,7 @@ def write(path: Path, *chunks: Bytes, flush: bool = True, settle: bool = True) -
 
 
 def flush_folder(path: Path) -> None:
-    """What was renamed or deleted in this folder is so on disk, where the file system can say so."""
+    """Flush renames and deletions in this folder to disk, where the file system supports it."""
     with _room(path, []):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -54,7 +53,7 @@ def flush_folder(path: Path) -> None:
 
 
 def digest_of(path: Path, length: int | None = None) -> tuple[str, int]:
-    """The sha256 of a file's first `length` bytes (all, where none is given), and how many there were."""
+    """The sha256 of a file's first `length` bytes (default: all), and how many bytes were read."""
     digest, done = hashlib.sha256(), 0
     with open(path, "rb") as file:
         while block := file.read(BLOCK if length is None else min(BLOCK, length - done)):
@@ -64,18 +63,17 @@ def digest_of(path: Path, length: int | None = None) -> tuple[str, int]:
 
 
 def verify(path: Path, digest: str, length: int | None = None) -> None:
-    """Refuses a file whose sha256 (of its first `length` bytes) is another."""
+    """Raise an error unless the file (or its first `length` bytes) has this sha256."""
     try:
         found, _ = digest_of(path, length)
     except OSError as error:
         raise Error(f"{path} cannot be read: {error.strerror}") from error
     if found != digest:
-        raise Error(f"{path} is damaged: its sha256 is not the one recorded")
+        raise Error(f"{path} is damaged: its sha256 differs from the recorded one")
 
 
 class Log:
-    """A file that only grows. It knows its length and sha256, so that a checkpoint can say up to where the
-    file counts."""
+    """An append-only file that tracks its length and sha256, which checkpoints record."""
 
     def __init__(self, path: Path, keep: int = 0):
         self._path, self.name, self._hash, self.size = path, path.name, hashlib.sha256(), 0
@@ -93,7 +91,7 @@ class Log:
         self.size += len(chunk)
 
     def mark(self) -> dict[str, int | str]:
-        """Up to where the file is written now."""
+        """The current length and sha256."""
         return {"bytes": self.size, "sha256": self._hash.hexdigest()}
 
     def flush(self) -> None:
@@ -112,7 +110,7 @@ def _put(descriptor: int, chunk: Bytes) -> None:
 
 @contextmanager
 def _room(path: Path, chunks: Sequence[Bytes]) -> Iterator[None]:
-    """A disk that is full is named with what would have been needed."""
+    """Turn write errors into an Error; for a full disk, it says how many bytes were needed."""
     try:
         yield
     except OSError as error:
@@ -121,55 +119,51 @@ def _room(path: Path, chunks: Sequence[Bytes]) -> Iterator[None]:
             raise Error(f"{path} cannot be written: {error.strerror}") from error
         needed, free = sum(memoryview(c).nbytes for c in chunks), shutil.disk_usage(path.parent).free
         raise Error(
-            f"{path}: no room for its {needed:,} bytes ({error.strerror}; {free:,} are free); what was "
-            "saved before is whole: "
-            "make room, then pfedsim resume"
+            f"{path}: no room for its {needed:,} bytes ({error.strerror}; {free:,} are free); earlier "
+            "checkpoints are intact: free some space, then pfedsim resume"
         ) from error
 
 
 class Busy(Error):
-    """Another process holds the folder."""
+    """Another process has locked the folder."""
 
 
-UNLOCKABLE = (
-    errno.ENOSYS,
-    errno.ENOLCK,
-    errno.EOPNOTSUPP,
-)  # some network file systems: there the run goes on without a lock
-_held: set[int] = set()
+# some network file systems cannot lock: the run continues without a lock
+UNLOCKABLE = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+_locks: set[int] = set()
 
 
-def _let_go() -> None:
-    """A forked worker must not hold the folder when its parent is gone."""
-    for descriptor in _held:
+def _release() -> None:
+    """Close the inherited locks in a forked worker, which may outlive its parent."""
+    for descriptor in _locks:
         os.close(descriptor)
-    _held.clear()
+    _locks.clear()
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_release)
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """This folder is this process's alone; the lock ends with the process, however it ends."""
+def locked(folder: Path) -> Iterator[None]:
+    """Lock the folder for this process. The operating system releases the lock when the process ends."""
     try:
         descriptor = os.open(folder / "timings.jsonl", os.O_RDWR | os.O_CREAT, 0o666)
-    except PermissionError:  # another's run can be examined
+    except PermissionError:  # a run in a read-only folder can still be examined
         descriptor = os.open(folder / "timings.jsonl", os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         raise Busy(
-            f"{folder} is in use: another process is running into it; wait for it, or choose another folder"
+            f"{folder} is in use: another process has locked it; wait for it, or choose another folder"
         ) from None
     except OSError as error:
         if error.errno not in UNLOCKABLE:
             os.close(descriptor)
             raise Error(f"{folder} cannot be locked: {error.strerror}") from error
-    _held.add(descriptor)
+    _locks.add(descriptor)
     try:
         yield
     finally:
-        _held.discard(descriptor)
+        _locks.discard(descriptor)
         os.close(descriptor)

@@ -28,8 +28,8 @@ from pfedsim.methods import label
 from pfedsim.runs import manifest
 from pfedsim.runs.checkpoint import FOLDER, Saver
 from pfedsim.runs.config import Config
-from pfedsim.runs.durable import held
-from pfedsim.runs.reader import MAY_DIFFER, Run, has_begun, is_run_folder, lines, stated
+from pfedsim.runs.durable import locked
+from pfedsim.runs.reader import MAY_DIFFER, Run, has_begun, is_run_folder, lines, load_config
 from pfedsim.runs.resume import Stopped, stopped
 from pfedsim.runs.setup import Session, one_thread, prepare
 from pfedsim.runs.space import room
@@ -81,10 +81,10 @@ def execute(
     with ExitStack() as stack:
         stack.enter_context(one_thread())
         if resume and (config is None or has_begun(out)):
-            stated(out)  # before anything is touched
+            load_config(out)  # before anything is touched
         began = resume and (out / "config.toml").is_file()
         if began:
-            stack.enter_context(held(out))
+            stack.enter_context(locked(out))
         finished = began and (out / "summary.json").is_file()
         if not finished or config is not None:
             with warnings.catch_warnings(record=True) as caught:
@@ -101,7 +101,7 @@ def execute(
             watch = stack.enter_context(tracked(was.session.config, out, watch))
         if not began:  # what is refused leaves no folder behind
             out.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(held(out))
+            stack.enter_context(locked(out))
             if (out / "config.toml").is_file():
                 raise Error(f"{out} was taken by another process meanwhile; choose another folder")
         if not finished:
@@ -115,7 +115,7 @@ def execute(
                 saves=keep is None,
             )
             try:
-                execution.carry_out(server)
+                execution.run(server)
             finally:
                 execution.close()
         shutil.rmtree(out / FOLDER, ignore_errors=True)
@@ -194,7 +194,7 @@ class _Execution:
         finally:
             self._writer.close()
 
-    def carry_out(self, server: ServerState) -> None:
+    def run(self, server: ServerState) -> None:
         session, writer = self._session, self._writer
         first = server.round
         self._open(first)

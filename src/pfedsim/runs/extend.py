@@ -80,7 +80,7 @@ def begin(run: Run, config: Config, out: Path) -> None:
         aside.mkdir()
         for name in [*record["logs"], *record["files"], "timings.jsonl"]:
             (aside / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(run.whole(name), aside / name)
+            shutil.copyfile(run.verified(name), aside / name)
         write(aside / "config.toml", tomli_w.dumps(config.plain()).encode())
         before = manifest.stored(run.path)
         files = {**record["files"], "config.toml": digest_of(aside / "config.toml")[0]}
@@ -89,7 +89,7 @@ def begin(run: Run, config: Config, out: Path) -> None:
         (aside / FOLDER).mkdir()
         number = f"{record['round']:05d}"
         state = aside / FOLDER / f"state-{number}.safetensors"
-        shutil.copyfile(run.whole(f"{FINAL}/state.safetensors"), state)
+        shutil.copyfile(run.verified(f"{FINAL}/state.safetensors"), state)
         entry = {
             "file": state.name,
             "bytes": state.stat().st_size,

@@ -1,5 +1,4 @@
-"""What a run was made with. It may differ between equal runs; where it differs between a run and its
-resumption, bits may."""
+"""The software and hardware that a run used. If they change before it is resumed, the last bits may differ."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ NAME = "manifest.json"
 
 
 def made_with(session: Session) -> dict[str, Any]:
-    """Versions, processor and kernels: what the last bits of a result may depend on."""
+    """Versions, processor and kernels, on which the last bits of a result may depend."""
     return {
         "versions": {
             "pfedsim": pfedsim.__version__,
@@ -48,7 +47,7 @@ def drift(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of nested tables under its dotted name."""
+    """Every value of nested tables with its dotted name."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{path}{key}.")
@@ -57,7 +56,7 @@ def flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def stored(run: Path) -> dict[str, Any]:
-    """The manifest in this folder, or nothing where there is none that can be read."""
+    """The manifest in this folder; empty if there is none or it cannot be read."""
     try:
         content = json.loads((run / NAME).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -65,8 +64,8 @@ def stored(run: Path) -> dict[str, Any]:
     kinds = {"files": dict, "made_with": dict, "place": dict, "resumed": list, "drift": list}
     if not isinstance(content, dict) or "files" not in content:
         return {}
-    whole = all(isinstance(content.get(name, kind()), kind) for name, kind in kinds.items())
-    return content if whole and all(isinstance(digest, str) for digest in content["files"].values()) else {}
+    valid = all(isinstance(content.get(name, kind()), kind) for name, kind in kinds.items())
+    return content if valid and all(isinstance(digest, str) for digest in content["files"].values()) else {}
 
 
 def _cpu() -> str:

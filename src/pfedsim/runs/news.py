@@ -1,4 +1,4 @@
-"""What the folder of a run under way says by now."""
+"""The progress of a run, read from its folder while it runs."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from pfedsim.runs import config as configs
 
 @dataclass(frozen=True)
 class News:
-    """One look at the folder."""
+    """A snapshot of a run's progress."""
 
     title: str
     rounds: int
     records: list[dict[str, Any]]
-    """metrics.jsonl: a round's loss and bytes each"""
+    """metrics.jsonl: loss and bytes of each round"""
     scores: list[dict[str, Any]]
     """metrics.jsonl: the scores on the test parts"""
     events: list[dict[str, Any]]
     seconds: float
     silence: float
-    """seconds since anything was written"""
+    """seconds since the last write"""
     finished: bool
     running: bool = True
-    """whether a process holds the folder; True where the file system cannot say"""
+    """whether a process has locked the folder; True where the file system cannot tell"""
 
     @property
     def stopped(self) -> bool:
@@ -43,41 +43,35 @@ class News:
 
 
 def news(folder: Path) -> News:
-    """Read anew each time, so that a run that is taken up again is followed too."""
+    """Read the folder from scratch, which also works for a run that is resumed in between."""
     if not (folder / "config.toml").is_file():
         raise Error(
             f"{folder} is not a run's folder: there is no config.toml"
             if folder.is_dir()
             else f"there is no folder {folder}"
         )
-    running = is_locked(folder)  # first: a run lets go of its folder after it has written its summary
-    finished = (folder / "summary.json").is_file()  # then: what follows is all there is
+    running = is_locked(folder)  # first, because a run writes its summary before it releases the lock
+    finished = (folder / "summary.json").is_file()  # before the logs, which are then complete
+    written = [p for p in (folder / "config.toml", folder / "metrics.jsonl") if p.is_file()]
+    silence = max(0.0, time.time() - max(p.stat().st_mtime for p in written))
     settings = configs.load(folder / "config.toml")
-    metrics = whole_records(folder / "metrics.jsonl")
+    metrics = complete_records(folder / "metrics.jsonl")
     return News(
         title(settings),
         int(settings.get("rounds", 0)),
         [m for m in metrics if "train_loss" in m],
         [m for m in metrics if m.get("split") == "test"],
-        whole_records(folder / "events.jsonl"),
-        sum(t.get("seconds", 0) for t in whole_records(folder / "timings.jsonl")),
-        max(
-            0.0,
-            time.time()
-            - max(
-                path.stat().st_mtime
-                for path in (folder / "config.toml", folder / "metrics.jsonl")
-                if path.is_file()
-            ),
-        ),
+        complete_records(folder / "events.jsonl"),
+        sum(t.get("seconds", 0) for t in complete_records(folder / "timings.jsonl")),
+        silence,
         finished,
         running,
     )
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds this run's folder (`durable.held`); True where that cannot be known. The lock is
-    shared, so that several may look at once."""
+    """Whether a process has locked this run's folder (`durable.locked`); True where that is unknown. The check
+    takes a shared lock, so several processes can check at once."""
     try:
         descriptor = os.open(folder / "timings.jsonl", os.O_RDONLY)
     except FileNotFoundError:
@@ -92,13 +86,13 @@ def is_locked(folder: Path) -> bool:
 
 
 def title(settings: Mapping[str, Any]) -> str:
-    """What a resolved configuration is about."""
+    """A one-line title of a resolved configuration."""
     method, data, clients, seed = (settings.get(key) for key in ("method", "data", "clients", "seed"))
     return f"{method} on {Path(str(data)).name}, {clients} clients, seed {seed}"
 
 
-def whole_records(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file that may be written to just now."""
+def complete_records(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a .jsonl file to which another process may be writing."""
     if not path.is_file():
         return []
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]

@@ -1,4 +1,4 @@
-"""A finished run, read from its folder."""
+"""Read a finished run from its folder."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ BASE = "base.safetensors"
 PREDICTIONS = "predictions.safetensors"
 FINAL = "final"  # the folder of the final state
 SUMS = "SHA256SUMS"
-MAY_DIFFER = ("manifest.json", "timings.jsonl")  # between equal runs
+MAY_DIFFER = ("manifest.json", "timings.jsonl")  # between runs with the same settings
 LOGS = ("metrics.jsonl", "events.jsonl", "clients.csv", "timings.jsonl")
 
 
 def is_run_folder(path: Path) -> bool:
-    """Whether a run wrote all that lies here."""
+    """Whether the folder contains only files of a run."""
     ours = {
         *("config.toml", "manifest.json", "partition.json", "summary.json", PREDICTIONS, SUMS, *LOGS),
         *("models", "similarity", "figures", "report.html", "checkpoint", FINAL),
@@ -44,30 +44,25 @@ def is_run_folder(path: Path) -> bool:
 
 
 def has_begun(run: Path) -> bool:
-    """Whether a run got as far as writing here. Its configuration comes first, so that one without was lost
-    later."""
+    """Whether a run has written its first files here. It writes config.toml before all others."""
     return any((run / name).exists() for name in ("config.toml", "manifest.json", "summary.json", SUMS))
 
 
-def stated(run: Path) -> Config:
-    """The configuration in this folder."""
+def load_config(run: Path) -> Config:
+    """Load the configuration of the run in this folder."""
     if not (run / "config.toml").is_file():
-        what = (
-            "was stopped before it began; delete it and start again"
-            if (run / "timings.jsonl").is_file()
-            else "is not a run's folder"
-        )
         if has_begun(run):
-            what = (
-                "has lost its configuration; put the file back (an equal run has "
-                "the same), for nothing can go on without it"
-            )
+            what = "has lost its configuration; restore the file (a run with the same settings has the same one)"
+        elif (run / "timings.jsonl").is_file():
+            what = "was stopped before it began; delete it and start again"
+        else:
+            what = "is not a run's folder"
         raise Error(f"{run} {what}: there is no config.toml")
     return configs.check(configs.load(run / "config.toml"))
 
 
 def sums_of(path: Path) -> dict[str, str]:
-    """SHA256SUMS: the sha256 of each file."""
+    """Load SHA256SUMS: the sha256 of each file."""
     try:
         return {
             name: digest for digest, name in (line.split("  ", 1) for line in path.read_text().splitlines())
@@ -75,32 +70,28 @@ def sums_of(path: Path) -> dict[str, str]:
     except OSError as error:
         raise Error(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise Error(f"{path} is damaged: it is not a list of sha256") from error
+        raise Error(f"{path} is damaged: it is not a list of sha256 digests") from error
 
 
 class Run:
-    """A finished run, read from its folder; what is read is held to the sha256 that the run stated of
-    it."""
+    """A finished run, read from its folder. Files are checked against SHA256SUMS when they are read."""
 
     def __init__(self, path: str | Path, keep: Any = None, federation: Federation | None = None):
         self.path = Path(path)
-        self._keep = keep  # a temporary folder lives as long as this
-        self._federation = federation  # what it was trained on, where that is in memory
+        self._keep = keep  # keeps a temporary folder alive
+        self._federation = federation  # the one it was trained on, if that is in memory
         if not (self.path / "summary.json").is_file():
-            begun = (self.path / "config.toml").is_file()
-            what = (
-                f"is not finished (pfedsim resume {self.path} goes on)"
-                if begun
-                else "is not a run's folder"
-            )
+            what = "is not a run's folder"
+            if (self.path / "config.toml").is_file():
+                what = f"is not finished (resume it with: pfedsim resume {self.path})"
             raise Error(f"{self.path} {what}: there is no summary.json")
 
     @cached_property
     def _sums(self) -> dict[str, str]:
         return sums_of(self.path / SUMS) if (self.path / SUMS).is_file() else {}
 
-    def whole(self, name: str) -> Path:
-        """This file of the run, held to its sha256."""
+    def verified(self, name: str) -> Path:
+        """The path of this file of the run, after checking its sha256."""
         path = self.path / name
         if name in self._sums:
             durable.verify(path, self._sums[name])
@@ -108,32 +99,25 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        summary = _json(self.whole("summary.json"))
-        missing = [
-            key
-            for key in ("method", "data", "clients", "rounds", "seed", "served", "finetuned")
-            if key not in summary
-        ]
-        if missing:
-            raise Error(f"{self.path / 'summary.json'} is not whole: it has no {missing[0]!r}")
-        return summary
+        keys = "method", "data", "clients", "rounds", "seed", "served", "finetuned"
+        return _json(self.verified("summary.json"), *keys)
 
     @cached_property
     def config(self) -> Config:
-        return configs.check(configs.load(self.whole("config.toml")))
+        return configs.check(configs.load(self.verified("config.toml")))
 
     @property
     def accuracy(self) -> float:
-        """Over all test samples alike, of the models as served after the last round."""
+        """The accuracy over all test samples of the models served after the last round."""
         return float(self.summary["served"]["micro"])
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One record per round, and per score."""
+        """metrics.jsonl: one record per round and one per score."""
         return self._metrics
 
     @cached_property
     def _metrics(self) -> list[dict[str, Any]]:
-        return lines(self.whole("metrics.jsonl"))
+        return lines(self.verified("metrics.jsonl"))
 
     def clients(self) -> list[dict[str, str]]:
         """clients.csv: round, client, model, split, metric, value."""
@@ -142,7 +126,7 @@ class Run:
     @cached_property
     def _clients(self) -> list[dict[str, str]]:
         try:
-            with open(self.whole("clients.csv"), newline="") as file:
+            with open(self.verified("clients.csv"), newline="") as file:
                 return list(csv.DictReader(file))
         except OSError as error:
             raise Error(f"{self.path / 'clients.csv'} cannot be read: {error.strerror}") from error
@@ -152,7 +136,7 @@ class Run:
     def client_values(
         self, metric: str = "accuracy", model: str = "served", split: str = "test"
     ) -> list[float]:
-        """This metric of every client at the last scoring, by client."""
+        """This metric of every client at the last score, in client order."""
         last = str(self.summary["rounds"])
         try:
             rows = [
@@ -165,55 +149,43 @@ class Run:
             raise Error(f"{self.path / 'clients.csv'} is damaged: {error}") from error
 
     def hits(self, model: str = "served") -> list[np.ndarray]:
-        """For every client, which of its test samples the final model gets right."""
+        """For every client, which of its test samples its final model classifies correctly."""
         import numpy as np
 
         columns = {
-            name: t.numpy() for name, t in tensors(self.whole(PREDICTIONS), "client", "label").items()
+            name: t.numpy() for name, t in tensors(self.verified(PREDICTIONS), "client", "label").items()
         }
         if model not in columns:
             raise Error(f"{self.path} has no predictions of the {model} models")
         right = columns[model] == columns["label"]
-        return (
-            [right[columns["client"] == i] for i in range(self.summary["clients"])]
-            if len(right)
-            else [np.zeros(0, bool)]
-        )
+        if not len(right):
+            return [np.zeros(0, bool)]
+        return [right[columns["client"] == i] for i in range(self.summary["clients"])]
 
     def similarity(self, round: int | None = None) -> Pairs | None:
-        """The similarities that the server held after this round (default: the last scored); None where a
-        method has none."""
+        """The server's similarities after this round (default: the last scored one); None if the method
+        computes none."""
         files = sorted((self.path / "similarity").glob("*.safetensors"))
         if round is not None:
             files = [f for f in files if f.stem == f"{round:05d}"]
-        return (
-            Pairs.of(tensors(self.whole(f"similarity/{files[-1].name}"), "i", "j", "value"))
-            if files
-            else None
-        )
+        if not files:
+            return None
+        return Pairs.of(tensors(self.verified(f"similarity/{files[-1].name}"), "i", "j", "value"))
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """Versions, machine, time: what may differ between equal runs."""
+        """Versions, machine and time, which may differ between runs with the same settings."""
         return _json(self.path / "manifest.json")
 
     @cached_property
     def index(self) -> dict[str, Any]:
-        """What the models are of: network, head, sample shape and type, classes, mean and std."""
-        path = self.whole("models/index.json")
-        index = _json(path)
-        missing = [
-            key
-            for key in ("model", "shape", "dtype", "classes", "mean", "std", "clients")
-            if key not in index
-        ]
-        if missing:
-            raise Error(f"{path} is not whole: it has no {missing[0]!r}")
-        return index
+        """About the models: network, head, sample shape and dtype, classes, mean and std."""
+        keys = "model", "shape", "dtype", "classes", "mean", "std", "clients"
+        return _json(self.verified("models/index.json"), *keys)
 
     @property
     def has_state(self) -> bool:
-        """Whether the final state was kept, so that the run can be extended."""
+        """Whether the final state was kept, which `extend` needs."""
         return (self.path / FINAL / "state.json").is_file()
 
     @property
@@ -222,12 +194,8 @@ class Run:
         return sum(file.stat().st_size for file in (self.path / FINAL).glob("*"))
 
     def final_record(self) -> dict[str, Any]:
-        """What stands beside the final state: its round, and how far logs and files had come by then."""
-        record = _json(self.whole(f"{FINAL}/state.json"))
-        missing = [key for key in ("round", "logs", "files", "counts") if key not in record]
-        if missing:
-            raise Error(f"{self.path / FINAL / 'state.json'} is not whole: it has no {missing[0]!r}")
-        return record
+        """The record beside the final state: its round, and the lengths of logs and files at that time."""
+        return _json(self.verified(f"{FINAL}/state.json"), "round", "logs", "files", "counts")
 
     def extend(
         self,
@@ -236,8 +204,8 @@ class Run:
         on_round: OnRound | None = None,
         workers: int | None = None,
     ) -> Run:
-        """The same run with more rounds: `rounds` in all. It goes on from the final state, so that only the
-        new ones are trained; this run stays as it is."""
+        """Continue this run from its final state, up to `rounds` in total, in a new folder. Only the new rounds
+        are trained; this run does not change."""
         from pfedsim.runs.extend import extend
 
         return extend(self, rounds, None if out is None else Path(out), self._federation, on_round, workers)
@@ -246,8 +214,7 @@ class Run:
         return f"Run({str(self.path)!r}: {self.summary['method']}, accuracy {100 * self.accuracy:.2f}%)"
 
     def _repr_html_(self) -> str:
-        """How notebooks show it: the settings and the accuracies of the models as served and after local
-        epochs."""
+        """A table for notebooks: the settings, and the accuracies of the served and fine-tuned models."""
         summary = self.summary
         rows = {"data": summary["data"], "clients": summary["clients"]}
         rows |= {"rounds": summary["rounds"], "seed": summary["seed"]}
@@ -261,8 +228,8 @@ class Run:
         return f"<table><caption>{escape(summary['method'])}</caption>{cells}</table>"
 
     def client(self, number: int) -> ClientModel:
-        """This client's final model: `predict(x)` and `probabilities(x)` take samples as stored; the
-        ordinary module is `module`."""
+        """This client's final model. `predict(x)` and `probabilities(x)` take samples as stored; `module` is the
+        plain torch module."""
         from pfedsim.export.client_model import ClientModel, rebuild
 
         index = self.index
@@ -270,13 +237,12 @@ class Run:
             raise Error(f"there is no client {number}: this run has clients 0 to {index['clients'] - 1}")
         if number in index.get("missing", []):
             raise Error(
-                f"client {number}'s model could not be had when the run ended; {self.path / 'events.jsonl'} "
-                "says why"
+                f"client {number}'s model was unavailable when the run ended; {self.path / 'events.jsonl'} says why"
             )
-        found = tensors(self.whole(f"models/{BASE}"))
+        found = tensors(self.verified(f"models/{BASE}"))
         own = self.path / "models" / f"client-{number:05d}.safetensors"
         if own.is_file():
-            found |= tensors(self.whole(f"models/{own.name}"))
+            found |= tensors(self.verified(f"models/{own.name}"))
         try:
             module = rebuild(index["model"], index["shape"], len(index["classes"]), found)
         except Error as error:
@@ -288,8 +254,7 @@ class Run:
         return ClientModel(module, *constants, fill, index.get("columns"))
 
     def to_pandas(self) -> pandas.DataFrame:
-        """clients.csv as a DataFrame, a row per figure of a client; confusion matrices, which are no
-        numbers, are left out."""
+        """clients.csv as a DataFrame with one row per value; confusion matrices are left out."""
         try:
             import pandas
         except ImportError:
@@ -300,18 +265,21 @@ class Run:
         return pandas.DataFrame(rows).astype({"round": int, "client": int})
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path, *needed: str) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise Error(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
-        raise Error(f"{path} is damaged: it is no table of names and values")
+        raise Error(f"{path} is damaged: it is not a JSON object")
+    missing = [key for key in needed if key not in content]
+    if missing:
+        raise Error(f"{path} is incomplete: it has no {missing[0]!r}")
     return content
 
 
 def tensors(path: Path, *needed: str) -> dict[str, Tensor]:
-    """The named tensors in a file; one that is damaged, or lacks what is needed, is refused by name."""
+    """Load the named tensors of a file, which must contain those `needed`."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -326,7 +294,7 @@ def tensors(path: Path, *needed: str) -> dict[str, Tensor]:
 
 
 def slug(text: str) -> str:
-    """A file name that tells what it is."""
+    """The text as a readable file name."""
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
 
 

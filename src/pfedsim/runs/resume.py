@@ -1,5 +1,4 @@
-"""From where a run that was stopped goes on: the newest checkpoint that is whole, and only as the same
-run."""
+"""Resume a stopped run from its newest intact checkpoint, with unchanged settings."""
 
 from __future__ import annotations
 
@@ -14,14 +13,13 @@ from pfedsim.runs import manifest
 from pfedsim.runs.checkpoint import FOLDER, Found, latest, read
 from pfedsim.runs.config import Config
 from pfedsim.runs.durable import digest_of, verify
-from pfedsim.runs.reader import stated
+from pfedsim.runs.reader import load_config
 from pfedsim.runs.setup import Session, federate, prepare
 
 
 @dataclass(frozen=True, eq=False)
 class Stopped:
-    """A stopped run in memory again. `found` None: nothing whole was saved, so that it begins at its
-    beginning."""
+    """A stopped run, loaded again. `found` is None if there is no intact checkpoint: the run then restarts."""
 
     session: Session
     found: Found | None = None
@@ -32,34 +30,34 @@ class Stopped:
 def stopped(
     config: Config | None, run: Path, federation: Federation | None, allow_drift: bool, **place: Any
 ) -> Stopped:
-    """What the folder holds, refused where `config` (None: the folder's own) asks for another run or where
-    this is another place. `place`: workers, data_dir and track, which may differ."""
-    own = stated(run)
+    """Load the stopped run in this folder. Raises an error if `config` (None: the folder's own) describes another
+    run, or if software or hardware differ. `place`: workers, data_dir and track, which may differ."""
+    own = load_config(run)
     digest = digest_of(run / "config.toml")[0]
     found, notes = latest(run, digest)
     before = found.record if found else manifest.stored(run)
     if not found:
         _trusted(run, digest, before)
-        notes += ["nothing that was saved is whole: the run begins again"] if notes else []
+        notes += ["there is no intact checkpoint: the run restarts"] if notes else []
     config = config or own.model_copy(update=before.get("place", {}))
     config = config.model_copy(update={key: value for key, value in place.items() if value is not None})
-    dealt = _partition(run, before, notes)
+    partition = _partition(run, before, notes)
     if federation is None:
-        federation = federate(config.model_copy(update={"digests": own.digests}), dealt)
+        federation = federate(config.model_copy(update={"digests": own.digests}), partition)
     session = prepare(config, federation)
     _same(run, own, session.config)
     differs = manifest.drift(before.get("made_with", {}), manifest.made_with(session)) if before else []
     if differs and found and not allow_drift:
         raise Error(
-            f"{run} was made with other software or hardware ({'; '.join(differs)}): its bits may "
-            f"change; `pfedsim resume {run} --allow-drift` continues"
+            f"{run} was started with other software or hardware ({'; '.join(differs)}), so its results "
+            f"may differ in the last bits; `pfedsim resume {run} --allow-drift` continues anyway"
         )
     known = list(before.get("drift", []))
     return Stopped(session, found, notes, known + differs if found else [])
 
 
 def _trusted(run: Path, digest: str, before: Mapping[str, Any]) -> None:
-    """Refuses a configuration that is not the one the run was started with."""
+    """Raise an error unless the folder's configuration is the one that the run was started with."""
     known = {before.get("files", {}).get("config.toml", digest)} if before else set()
     for path in (run / FOLDER).glob("*.json"):
         try:
@@ -67,11 +65,11 @@ def _trusted(run: Path, digest: str, before: Mapping[str, Any]) -> None:
         except (Error, KeyError):
             continue
     if known and digest not in known:
-        raise Error(f"{run / 'config.toml'} is damaged: it is not the one that this run was started with")
+        raise Error(f"{run / 'config.toml'} is damaged: it is not the one this run was started with")
 
 
 def _partition(run: Path, before: Mapping[str, Any], notes: list[str]) -> Path | None:
-    """The folder's partition, where it is whole."""
+    """The folder's partition file, if it is intact."""
     path, digest = run / "partition.json", before.get("files", {}).get("partition.json")
     if digest is None:
         return None
@@ -79,12 +77,12 @@ def _partition(run: Path, before: Mapping[str, Any], notes: list[str]) -> Path |
         verify(path, digest)
         return path
     except Error as error:
-        notes.append(f"{error}; it is written again")
+        notes.append(f"{error}; it will be written again")
         return None
 
 
 def _same(run: Path, own: Config, asked: Config) -> None:
-    """Refuses another configuration, by the first setting that differs."""
+    """Raise an error that names the first setting in which the configurations differ."""
     a, b = (
         {
             **c.plain(),
@@ -101,6 +99,6 @@ def _same(run: Path, own: Config, asked: Config) -> None:
         raise Error(f"the code of the {what} has changed since {run} began; choose another folder")
     for name in differ:
         raise Error(
-            f"{run} is another run: its {name} is {old.get(name)}, {new.get(name)} was asked for; "
+            f"{run} holds a different run: its {name} is {old.get(name)}, not {new.get(name)}; "
             "choose another folder, or delete this one"
         )

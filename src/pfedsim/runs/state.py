@@ -1,4 +1,4 @@
-"""A run's state as named tensors, and back: nothing executable, nothing lost."""
+"""Convert a run's state to named tensors and back, without pickle and without loss."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-NONE: dict[int, float] = {}  # stands where there is a table or a client with nothing in it
+NONE: dict[int, float] = {}  # marks an empty table, or a client with an empty memory
 
 
 def parts(state: State) -> dict[str, Any]:
-    """Every part of the state under a path of names: a tensor, a number, or one client's row of pairs.
-    States are values, so what is the same object in two states is unchanged."""
+    """Every part of the state by path: a tensor, a number, or one client's row of pairs.
+    States are immutable, so a part that is the same object in two states has not changed."""
     found: dict[str, Any] = {"server/round": state.server.round, "server/model": state.server.model}
     if state.server.personal is not None:
         found |= _rows("server/personal", state.server.personal)
@@ -43,7 +43,7 @@ def parts(state: State) -> dict[str, Any]:
 
 
 def tensor_of(part: Any) -> Tensor:
-    """A part as files hold it; a row of pairs as two lines, the other clients and their numbers."""
+    """A part as a tensor. A row of pairs becomes two rows: the other clients, and their values."""
     import torch
 
     if isinstance(part, dict):
@@ -53,12 +53,12 @@ def tensor_of(part: Any) -> Tensor:
 
 
 def to_tensors(state: State) -> dict[str, Tensor]:
-    """Every tensor of the state under a path of names."""
+    """Every tensor of the state by path."""
     return {name: tensor_of(part) for name, part in parts(state).items()}
 
 
 def from_tensors(tensors: Mapping[str, Tensor]) -> State:
-    """The state that `to_tensors` gave."""
+    """The inverse of `to_tensors`."""
     try:
         server, clients = _below(tensors, "server"), _below(tensors, "client")
         personal = _below(server, "personal")

@@ -1,4 +1,4 @@
-"""Settings that the user gave and that cannot change the run: refused, because the user expects an effect."""
+"""Refuse settings that have no effect on the run, because a user who sets them expects one."""
 
 from __future__ import annotations
 
@@ -15,26 +15,30 @@ PARTITIONS = {  # setting -> the partitions that use it
     "shards_each": ("shards",),
     "clients_each": ("domain",),
 }
-NEVER_DEFAULT = ("classes_each", "shards_each")  # no data set is dealt by their partitions unless asked
-DEALT = (*PARTITIONS, "minimum", "test")  # what a partition file has settled
+NEVER_DEFAULT = ("classes_each", "shards_each")  # their partitions are no data set's default
+IN_PARTITION_FILE = (*PARTITIONS, "minimum", "test")
 
 
 def refuse_unused(given: Mapping[str, Any], config: Config, methods: Sequence[str] = ()) -> None:
-    """`given`: what was asked for by hand, apart from a configuration file, which may hold more than one run
-    needs; `config`: the configuration that came of it; `methods`: those to compare, if several run."""
+    """Raise an error for the first setting of `given` that has no effect on a run of `config`.
+
+    `given`: the options and arguments; settings from a configuration file are not checked, because a file may
+    serve several runs. `methods`: the methods of a comparison."""
     asked = {name: value for name, value in given.items() if value is not None}
     if config.partition is not None and config.partition.endswith(".json"):
-        settled = (*DEALT, *(() if config.unseen else ("partition_seed",)))
-        _refuse(asked, config, settled, f"the partition {config.partition}, which says who holds what")
+        settled = IN_PARTITION_FILE if config.unseen else (*IN_PARTITION_FILE, "partition_seed")
+        _refuse(
+            asked, config, settled, f"the partition {config.partition}, which lists every client's samples"
+        )
     for name, kinds in PARTITIONS.items():
         by_default = config.partition is None and name in NEVER_DEFAULT
         if by_default or config.partition not in (None, *kinds):
             partition = (
-                "the data set's own partition" if by_default else f"the partition {config.partition!r}"
+                "the data set's default partition" if by_default else f"the partition {config.partition!r}"
             )
             _refuse(asked, config, (name,), f"{partition}; it is for {', '.join(kinds)}")
     if config.device != "cpu":
-        _refuse(asked, config, ("workers",), f"the device {config.device!r}, which one process uses")
+        _refuse(asked, config, ("workers",), f"the device {config.device!r}, which uses a single process")
     run = methods or [config.method]
     used = {table_of(method) for method in run}
     for name, options in asked.items():
@@ -51,4 +55,4 @@ def refuse_unused(given: Mapping[str, Any], config: Config, methods: Sequence[st
 def _refuse(asked: Mapping[str, Any], config: Config, names: tuple[str, ...], beside: str) -> None:
     for name in names:
         if name in asked:
-            raise Error(f"{name} = {getattr(config, name)!r} has no effect beside {beside}")
+            raise Error(f"{name} = {getattr(config, name)!r} has no effect with {beside}")

@@ -1,4 +1,4 @@
-"""What a run writes into its folder, as it goes."""
+"""Write a run's folder."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ if TYPE_CHECKING:
 
 
 class Writer:
-    """Writes a run's folder as it goes. Nothing with a time, path or host goes into files that equal runs
-    share.
+    """Writes a run's folder while it runs. Times, paths and host names go only into the files of MAY_DIFFER;
+    all others are identical between runs with the same settings.
 
-    `logs` and `files`: how far the growing files count, and the whole files to keep with their sha256, as a
-    checkpoint had them; what was written after it goes. `flush`: to disk, where the folder is to outlive
-    the process."""
+    `logs` and `files`: the lengths of the logs and the sha256 of the other files at a checkpoint; everything
+    written after it is deleted. `flush`: flush files to disk, for a folder that outlives the process."""
 
     def __init__(
         self,
@@ -68,12 +67,12 @@ class Writer:
         self.text(name, json.dumps(_plain(content), indent=1) + "\n")
 
     def line(self, name: str, content: Mapping[str, Any]) -> None:
-        """One record more in metrics, events or timings."""
+        """Append a record to metrics, events or timings."""
         self._logs[f"{name}.jsonl"].append(json.dumps(_plain(content)) + "\n")
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The summary comes last: a folder that has one is finished. Before it the sha256 of all that equal
-        runs share, in the form that sha256sum -c reads."""
+        """Write SHA256SUMS, in the format of `sha256sum -c`, then the summary, which marks the run as
+        finished."""
         text = json.dumps(_plain(summary), indent=1) + "\n"
         sums = {**self.files, **{log.name: str(log.mark()["sha256"]) for log in self.logs}}
         sums["summary.json"] = hashlib.sha256(text.encode()).hexdigest()
@@ -94,7 +93,7 @@ class Writer:
         self._logs["clients.csv"].append(text.getvalue())
 
     def scores(self, round: int, scores: Scores) -> None:
-        """A score's figures into metrics.jsonl, each client's into clients.csv."""
+        """Append the summary of a score to metrics.jsonl and the values of each client to clients.csv."""
         self.line(
             "metrics", {"round": round, "model": scores.model, "split": scores.split, **scores.summary()}
         )
@@ -117,15 +116,14 @@ class Writer:
         self._put(f"similarity/{round:05d}.safetensors", _packed(pairs.tensors()))
 
     def state(self, state: State, record: Mapping[str, Any]) -> None:
-        """The final state, from which the run can go on, and what stands beside it."""
+        """Write the final state, from which the run can be extended, and its record."""
         tensors = to_tensors(state)
         chunks = packed({name: tensors[name] for name in sorted(tensors)})
         self._put(f"{FINAL}/state.safetensors", *chunks)
         self.json(f"{FINAL}/state.json", record)
 
     def predictions(self, scores: Mapping[str, Scores]) -> None:
-        """Every test sample's client, label and predicted class, in the order of clients and of their test
-        parts."""
+        """Write the client, label and predicted class of every test sample, in client order."""
         import numpy as np
         import torch
 
@@ -149,27 +147,28 @@ class Writer:
         clients: int,
         fills: Mapping[str, list[float]] | None = None,
     ) -> Models:
-        """Where every client's final model goes, in the order of clients. `fills`: what stands for each
+        """A writer of the clients' final models; add them in client order. `fills`: the values that replace each
         client's missing cells."""
         about: dict[str, Any] = {
             "model": config.model,
             "head": config.head,
             "shape": list(task.shape),
             "dtype": task.dtype,
-        }
-        about |= {
             "classes": list(task.classes),
             "mean": task.mean,
             "std": task.std,
             "clients": clients,
             "base": base[0],
         }
-        about |= {} if task.columns is None else {"columns": list(task.columns)}
-        return Models(self, layout.named(base[1]), layout, {**about, **({"fill": fills} if fills else {})})
+        if task.columns is not None:
+            about["columns"] = list(task.columns)
+        if fills:
+            about["fill"] = fills
+        return Models(self, layout.named(base[1]), layout, about)
 
 
 class Models:
-    """Every client's final model as named tensors: those equal to the base client's are written once."""
+    """Writes the clients' final models as named tensors; those equal to the base client's are written once."""
 
     def __init__(self, writer: Writer, shared: dict[str, Tensor], layout: Layout, about: dict[str, Any]):
         self._writer, self._shared, self._layout, self._about = writer, shared, layout, about
@@ -183,14 +182,13 @@ class Models:
             self._writer._put(f"models/client-{client:05d}.safetensors", _packed(own))
 
     def finish(self, missing: Sequence[int]) -> None:
-        """`missing`: clients whose model could not be had; nobody must take the base client's for
-        theirs."""
-        self._writer.json(
-            "models/index.json", {**self._about, **({"missing": list(missing)} if missing else {})}
-        )
+        """Write the index. `missing`: clients whose model was unavailable, listed because the base client's
+        tensors are not theirs."""
+        about = {**self._about, "missing": list(missing)} if missing else self._about
+        self._writer.json("models/index.json", about)
 
     def digest(self) -> str:
-        """sha256 over all clients' models."""
+        """The sha256 of all clients' models."""
         return self._digest.hexdigest()
 
 
@@ -201,12 +199,12 @@ def _packed(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def _confusion(counts: np.ndarray) -> str:
-    """`true>predicted:count` of every pair that occurs."""
+    """`true>predicted:count` for every pair that occurs."""
     return " ".join(f"{i}>{j}:{counts[i, j]}" for i, j in zip(*counts.nonzero(), strict=True))
 
 
 def _plain(value: Any) -> Any:
-    """As JSON can hold it: NaN and infinity become null."""
+    """The value as JSON can hold it: NaN and infinity become None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

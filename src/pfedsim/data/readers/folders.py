@@ -1,5 +1,4 @@
-"""Folders of pictures: class/, domain/class/ or client/class/, listed in sorted order whatever the file
-system says."""
+"""Read folders of pictures: class/, domain/class/ or client/class/, always in sorted order."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pfedsim.data.cache import Tell, kept, quiet
+from pfedsim.data.cache import Tell, cached, quiet
 from pfedsim.data.dataset import DataSet, moments
 from pfedsim.data.readers.pictures import listed, stacked
 from pfedsim.data.task import Defaults
@@ -21,8 +20,7 @@ LAYOUTS = ("class", "domain/class", "client/class")
 
 @dataclass(frozen=True)
 class Listing:
-    """Pictures in the order in which they are stored, each with its label and perhaps its domain or
-    client."""
+    """Picture files in the order of the data set, each with its label and optionally its domain or client."""
 
     files: Sequence[Path]
     y: Sequence[int]
@@ -42,7 +40,7 @@ def read(
     defaults: Defaults | None = None,
     tell: Tell = quiet,
 ) -> DataSet:
-    """The pictures below `folder`, laid out as `layout` says."""
+    """Read the pictures in `folder`, which has this layout."""
     return as_data(
         name,
         listing(folder, layout, skip_broken),
@@ -65,50 +63,39 @@ def as_data(
     defaults: Defaults | None = None,
     tell: Tell = quiet,
 ) -> DataSet:
-    """Listed pictures as a data set, through the cache; without `constants`, each channel's mean and
-    deviation over the set."""
+    """The listed pictures as a data set, through the cache. `constants`: mean and standard deviation of each
+    channel (default: computed)."""
 
     def make(into: Path) -> DataSet:
-        x, whole = stacked(
+        x, intact = stacked(
             pictures.files, into, tell, what=name, size=size, grey=grey, skip_broken=skip_broken
         )
         mean, std = constants or moments(x)
         client, domain = (
-            None if column is None else np.array(column)[whole]
+            None if column is None else np.array(column)[intact]
             for column in (pictures.client, pictures.domain)
         )
-        return DataSet(
-            name,
-            x,
-            np.array(pictures.y, dtype=np.int64)[whole],
-            pictures.classes,
-            mean,
-            std,
-            client,
-            domain,
-        )
+        y = np.array(pictures.y, dtype=np.int64)[intact]
+        return DataSet(name, x, y, pictures.classes, mean, std, client, domain)
 
-    said = hashlib.sha256(
-        repr((pictures.y, pictures.classes, pictures.client, pictures.domain)).encode()
-    ).hexdigest()
+    columns = pictures.y, pictures.classes, pictures.client, pictures.domain
     asked = {
         "size": size,
         "grey": grey,
         "skip_broken": skip_broken,
         "constants": constants,
-        "listing": said,
+        "listing": hashlib.sha256(repr(columns).encode()).hexdigest(),
     }
-    return kept(name, pictures.files, asked, make, defaults)
+    return cached(name, pictures.files, asked, make, defaults)
 
 
 def listing(folder: Path, layout: str, skip_broken: bool = False) -> Listing:
-    """What lies below `folder`; an empty class, a stray file and classes that differ only in case are
-    refused by name."""
+    """List the pictures in `folder`. Empty classes, stray files and classes that differ only in case are errors."""
     if not folder.is_dir():
         raise Error(f"there is no folder {folder}")
     groups = [""] if layout == "class" else subfolders(folder, skip_broken)
     if not groups:
-        raise Error(f"{folder} holds no folder; {layout} expects one for each {layout.partition('/')[0]}")
+        raise Error(f"{folder} has no folders; {layout} expects one for each {layout.partition('/')[0]}")
     found = [
         (path, label, group)
         for group in groups
@@ -116,7 +103,7 @@ def listing(folder: Path, layout: str, skip_broken: bool = False) -> Listing:
         for path in _pictures(folder / group / label, skip_broken)
     ]
     classes = sorted({label for _, label, _ in found})
-    alike(classes, folder)
+    check_case(classes, folder)
     place = {label: k for k, label in enumerate(classes)}
     column = [group for _, _, group in found] if layout != "class" else None
     return Listing(
@@ -129,39 +116,38 @@ def listing(folder: Path, layout: str, skip_broken: bool = False) -> Listing:
 
 
 def subfolders(folder: Path, skip_broken: bool = False) -> list[str]:
-    """Names of the folders in a folder, sorted; a file among them is refused, or left out where asked."""
+    """Sorted names of the folders in a folder. A file among them is an error, or skipped if asked."""
     names = []
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.name.startswith("."):
             names.append(path.name)
         elif path.is_file() and not path.name.startswith(".") and not skip_broken:
             raise Error(
-                f"{path} is a file where folders were expected; take it away, or `pfedsim data add "
-                "--skip-broken` leaves such out"
+                f"{path} is a file where folders were expected; remove it, or skip such files with "
+                "`pfedsim data add --skip-broken`"
             )
     return names
 
 
-def alike(classes: Sequence[str], where: Path) -> None:
-    """Refuses two classes that differ only in case: on another file system they would be one."""
+def check_case(classes: Sequence[str], where: Path) -> None:
+    """Raise an error if two classes differ only in case: on some file systems they would be the same folder."""
     seen: dict[str, str] = {}
     for name in classes:
         if (other := seen.setdefault(name.casefold(), name)) != name:
             raise Error(
-                f"{where}: classes {other!r} and {name!r} differ only in case; rename one, or put their "
-                "samples together"
+                f"{where}: classes {other!r} and {name!r} differ only in case; rename one, or merge them"
             )
 
 
 def _classes(folder: Path, skip_broken: bool) -> list[str]:
     names = subfolders(folder, skip_broken)
     if not names:
-        raise Error(f"{folder} holds no class folder")
+        raise Error(f"{folder} has no class folder")
     return names
 
 
 def _pictures(folder: Path, skip_broken: bool) -> list[Path]:
     found = listed(folder, skip_broken)
     if not found:
-        raise Error(f"class folder {folder} holds no picture; fill it or take it away")
+        raise Error(f"class folder {folder} has no pictures; add some or remove it")
     return found

@@ -1,5 +1,4 @@
-"""Hugging Face and flwr-datasets sets (extra `hf`): people keep the sets and the partitioners that they
-know."""
+"""Read Hugging Face data sets and apply flwr-datasets partitioners (extra `hf`)."""
 
 from __future__ import annotations
 
@@ -23,9 +22,9 @@ def read(
     size: int | None = None,
     name: str = "hf:dataset",
 ) -> DataSet:
-    """A `datasets.Dataset` as a data set: the label column, and a column of pictures or columns of numbers
-    (default: all others). `partitioner`: one of flwr_datasets, whose partitions become the clients
-    (partition `given`); `size`: pictures rescaled."""
+    """Convert a `datasets.Dataset` with a label column and a column of pictures or columns of numbers (default:
+    all others). `partitioner`: one of flwr_datasets, whose partitions become the clients (partition `given`);
+    `size`: rescale pictures."""
     owner = None
     if partitioner is not None:
         from datasets import concatenate_datasets
@@ -47,23 +46,23 @@ def read(
     pictures = [c for c in taken if type(dataset.features[c]).__name__ == "Image"]
     if len(pictures) > 1 or (pictures and columns is not None and len(taken) > 1):
         raise Error(
-            f"{name} has several columns for a sample ({', '.join(taken)}); name one of pictures with "
-            "columns"
+            f"{name} has several columns for a sample ({', '.join(taken)}); choose one column of pictures "
+            "with `columns`"
         )
     if pictures:
         x = _pixels(dataset[pictures[0]], size, name)
         mean, std = moments(x)
     else:
         if size is not None:
-            raise Error(f"size = {size}: {name} holds no pictures to rescale")
+            raise Error(f"size = {size}: {name} has no pictures to rescale")
         if not taken:
-            raise Error(f"{name} has no column beside {label!r}")
+            raise Error(f"{name} has no columns besides {label!r}")
         try:
             x = np.stack([np.asarray(dataset[c], dtype=np.float32) for c in taken], axis=1)
         except (ValueError, TypeError) as error:
             raise Error(
-                f"{name}: columns {', '.join(taken)} are not all numbers ({error}); name those to take "
-                "with columns"
+                f"{name}: columns {', '.join(taken)} are not all numbers ({error}); choose columns of "
+                "numbers with `columns`"
             ) from error
         x = x[:, 0] if len(taken) == 1 and x.ndim > 2 else x
         named = tuple(taken) if x.ndim == 2 and x.shape[1] == len(taken) else None
@@ -76,15 +75,15 @@ def read(
 
 
 def load(spec: str, size: int | None = None) -> DataSet:
-    """`--data hf:FOLDER` (as `save_to_disk` writes it) or `--data hf:NAME` from the hub; all splits pooled,
-    in their sorted order."""
+    """Read `--data hf:FOLDER` (written by `save_to_disk`) or `--data hf:NAME` from the Hub. All splits are pooled,
+    in sorted order."""
     try:
         import datasets
     except ImportError:
         raise Error(f"hf:{spec} needs the extra hf: pip install 'pfedsim[hf]'") from None
     try:
         found = datasets.load_from_disk(spec) if Path(spec).is_dir() else datasets.load_dataset(spec)
-    except Exception as error:  # the library raises what it likes
+    except Exception as error:  # the library may raise anything
         raise Error(f"hf:{spec} cannot be loaded: {' '.join(str(error).split())}") from error
     if isinstance(found, dict):
         found = datasets.concatenate_datasets([found[split] for split in sorted(found)])
@@ -103,7 +102,7 @@ def _pixels(images: Any, size: int | None, name: str) -> np.ndarray:
         taken.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
         if taken[-1].shape != taken[0].shape:
             raise Error(
-                f"{name}: picture {k} has shape {taken[-1].shape}, others {taken[0].shape}: have them "
-                "rescaled with size"
+                f"{name}: picture {k} has shape {taken[-1].shape}, others {taken[0].shape}: rescale them with "
+                "size = N"
             )
     return np.ascontiguousarray(np.stack(taken))

@@ -1,5 +1,4 @@
-"""The idx format of MNIST, Fashion-MNIST and EMNIST, gzip'ed or plain: a magic number, the dimensions,
-bytes."""
+"""Read the idx format of MNIST, Fashion-MNIST and EMNIST, plain or gzipped."""
 
 from __future__ import annotations
 
@@ -11,16 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from pfedsim.data.cache import Tell, kept, quiet
+from pfedsim.data.cache import Tell, cached, quiet
 from pfedsim.data.dataset import DataSet, moments
 from pfedsim.data.task import Defaults
 from pfedsim.errors import Error
 
 IMAGES, LABELS = 0x00000803, 0x00000801
-MERGED = tuple(
-    string.digits + string.ascii_uppercase + "abdefghnqrt"
-)  # capitals and small letters of the same shape together
-SPLITS = {  # of EMNIST: the classes, and the number that the first one has
+# upper- and lower-case letters of the same shape are one class
+MERGED = tuple(string.digits + string.ascii_uppercase + "abdefghnqrt")
+SPLITS = {  # of EMNIST: the classes, and the label of the first one
     "byclass": (tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase), 0),
     "bymerge": (MERGED, 0),
     "balanced": (MERGED, 0),
@@ -29,27 +27,19 @@ SPLITS = {  # of EMNIST: the classes, and the number that the first one has
     "mnist": (tuple(string.digits), 0),
 }
 CLOTHES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
+    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
-BEGINNINGS = {
+FIRST_LABELS = {  # both data sets use the same file names
     "mnist": [5, 0, 4, 1, 9, 2, 1, 3, 1, 4],
     "fashion-mnist": [9, 0, 0, 3, 0, 2, 7, 2, 5, 5],
-}  # the files have the same names
+}
 CONSTANTS = {"mnist": (0.1307, 0.3081), "fashion-mnist": (0.2860, 0.3530), "emnist": (0.1736, 0.3248)}
 
 
 def read(name: str, folder: Path, tell: Tell = quiet) -> DataSet:
-    """Train, then test, pooled: `mnist`, `fashion-mnist`, `emnist` (byclass) or `emnist-SPLIT`. EMNIST's
-    images lie transposed, as the publisher has them."""
+    """Read and pool train and test of `mnist`, `fashion-mnist`, `emnist` (byclass) or `emnist-SPLIT`. EMNIST's
+    images are transposed, as published."""
     parts, prefix, classes, first = ("train", "t10k"), "", tuple(string.digits), 0
     if name == "fashion-mnist":
         classes = CLOTHES
@@ -80,29 +70,23 @@ def read(name: str, folder: Path, tell: Tell = quiet) -> DataSet:
                 raise Error(
                     f"{files[k]} holds labels from {low} to {high}; {name} has {first} to {first + len(classes) - 1}"
                 )
-        if other := next(
-            (
-                n
-                for n, start in BEGINNINGS.items()
-                if n != name and arrays[1][: len(start)].tolist() == start
-            ),
-            None,
-        ):
-            raise Error(f"{files[1]} holds the labels of {other}, not of {name}")
+        for other, labels in FIRST_LABELS.items():
+            if other != name and arrays[1][: len(labels)].tolist() == labels:
+                raise Error(f"{files[1]} holds the labels of {other}, not of {name}")
         x, y = np.concatenate(arrays[0::2])[:, None], np.concatenate(arrays[1::2]).astype(np.int64) - first
         mean, std = tuple((v,) for v in CONSTANTS[name]) if name in CONSTANTS else moments(x)
         return DataSet(name, x, y, classes, mean, std)
 
-    return kept(name, files, {}, make, Defaults())
+    return cached(name, files, {}, make, Defaults())
 
 
 def values(path: Path, magic: int) -> np.ndarray:
-    """The array in an idx file of bytes; `magic`: IMAGES or LABELS."""
+    """Read the array in an idx file of bytes; `magic`: IMAGES or LABELS."""
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
             raw: bytes = file.read()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise Error(f"{path} is cut short or not gzip: {error}") from error
+        raise Error(f"{path} is truncated or not a gzip file: {error}") from error
     except OSError as error:
         raise Error(f"{path} cannot be read: {error.strerror}") from error
     dimensions = magic & 0xFF
@@ -114,8 +98,8 @@ def values(path: Path, magic: int) -> np.ndarray:
     start = 4 + 4 * dimensions
     if len(raw) - start != math.prod(shape):
         raise Error(
-            f"{path} says {' x '.join(map(str, shape))} bytes and holds {len(raw) - start:,}: it is cut "
-            "short or damaged"
+            f"{path} should have {' x '.join(map(str, shape))} bytes but has {len(raw) - start:,}: it is "
+            "truncated or damaged"
         )
     return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
 

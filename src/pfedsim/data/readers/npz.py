@@ -1,5 +1,5 @@
-"""Any `.npz` with x (of any shape: images, signals, tables), y, and perhaps client, domain, classes, mean
-and std."""
+"""Read a `.npz` file with x (images, signals or tables), y, and optionally client, domain, classes, mean and
+std."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pfedsim.errors import Error
 
 
 def read(path: Path, missing: str = "refuse", name: str | None = None) -> DataSet:
-    """The set in this file. uint8 counts as pixels; other numbers become float32. Without mean and std of
-    its own, each channel's (each column's, for a table) over the whole set. `missing`: "refuse" NaN, or
-    leave it to each client's own "mean"."""
+    """Read the data set in this file. uint8 means pixels; other numbers become float32. Mean and std of each
+    channel (or column of a table) are computed unless the file has them. `missing`: "refuse" NaN, or fill it
+    with each client's "mean"."""
     arrays = arrays_in(path)
     absent = [array for array in ("x", "y") if array not in arrays]
     if absent:
@@ -26,36 +26,27 @@ def read(path: Path, missing: str = "refuse", name: str | None = None) -> DataSe
     mean, std = _normal(path, x, arrays)
     client = _column(path, arrays, "client", len(x))
     domain = _column(path, arrays, "domain", len(x))
-    return DataSet(
-        name or path.stem,
-        x,
-        y,
-        classes,
-        mean,
-        std,
-        client,
-        domain,
-        suiting(tuple(x.shape[1:]), len(y), client),
-    )
+    defaults = suiting(tuple(x.shape[1:]), len(y), client)
+    return DataSet(name or path.stem, x, y, classes, mean, std, client, domain, defaults)
 
 
 def arrays_in(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of a whole `.npz` file."""
+    """All arrays of a `.npz` file."""
     if not path.is_file():
         raise Error(f"there is no file {path}")
     try:
         with zipfile.ZipFile(path), np.load(path) as file:
             return {name: file[name] for name in file.files}
-    except Exception as error:  # a damaged file makes zip, zlib, tokenize and numpy raise what they like
-        raise Error(f"{path} is not a whole .npz file: {' '.join(str(error).split())}") from error
+    except Exception as error:  # with a damaged file, zip, zlib, tokenize and numpy may raise anything
+        raise Error(f"{path} is not a valid .npz file: {' '.join(str(error).split())}") from error
 
 
 def samples_of(path: Path, x: np.ndarray, missing: str = "refuse") -> np.ndarray:
-    """Bytes as images with their channels first, other numbers as float32."""
+    """Samples as stored: bytes as images with channels first, other numbers as float32."""
     if x.ndim < 2 or x.dtype.kind not in "uifb":
         raise Error(f"{path}: x is {x.dtype} of shape {x.shape}; it must hold numbers, one sample per row")
     if not len(x):
-        raise Error(f"{path} holds no sample")
+        raise Error(f"{path} has no samples")
     if x.dtype == np.uint8:
         if x.ndim == 3:  # grey images without a channel
             x = x.reshape(len(x), 1, *x.shape[1:])
@@ -67,7 +58,7 @@ def samples_of(path: Path, x: np.ndarray, missing: str = "refuse") -> np.ndarray
     if gone.any():
         raise Error(
             f"{path}: x has {int(gone.sum())} {'infinite' if missing == 'mean' else 'missing or infinite'} "
-            "values; fill them in before"
+            "values; replace them first"
         )
     return x
 
@@ -79,11 +70,10 @@ def _labels(path: Path, y: np.ndarray, names: np.ndarray | None) -> tuple[np.nda
         words, y = np.unique(y.astype(str), return_inverse=True)
         return y.astype(np.int64), tuple(words.tolist())
     if y.dtype.kind not in "iub":
-        raise Error(f"{path}: y is {y.dtype}; labels are whole numbers from 0 or words")
+        raise Error(f"{path}: y is {y.dtype}; labels are integers from 0, or words")
     if names is None and len(y) and int(y.max()) >= len(y):
         raise Error(
-            f"{path}: y reaches {y.max()} for {len(y)} samples; labels are whole numbers from 0, without "
-            "gaps, or words"
+            f"{path}: y reaches {y.max()} for {len(y)} samples; labels are integers from 0 without gaps, or words"
         )
     if names is not None and (names.ndim != 1 or (len(y) and int(y.max()) >= len(names))):
         raise Error(f"{path}: classes must be a list of names, one for each label from 0 to {y.max()}")
@@ -121,8 +111,8 @@ def _normal(
         of_mean, of_std = (np.nanmean, np.nanstd) if gaps else (np.mean, np.std)
         mean, std = (np.asarray(of(x, axis=others, dtype=np.float64)) / scale for of in (of_mean, of_std))
         if np.isnan(mean).any():
-            raise Error(f"{path}: channel {int(np.isnan(mean).argmax())} of x has no value at all")
-        std = np.where(std > 0, std, 1.0)  # a constant channel stays as it is
+            raise Error(f"{path}: channel {int(np.isnan(mean).argmax())} of x has no values")
+        std = np.where(std > 0, std, 1.0)  # a constant channel is not scaled
     return tuple(mean.tolist()), tuple(std.tolist())
 
 

@@ -1,5 +1,4 @@
-"""Picture files as one array of pixels: any format and mode that Pillow reads, rescaled as asked; a broken
-one is named."""
+"""Read picture files into one array of pixels: any format and mode that Pillow reads, rescaled if asked."""
 
 from __future__ import annotations
 
@@ -16,11 +15,12 @@ if TYPE_CHECKING:
     from PIL import Image
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-CLUTTER = {"Thumbs.db", "desktop.ini"}  # left by file managers, like names that begin with a dot
+SKIP = "`pfedsim data add --skip-broken`"
+CLUTTER = {"Thumbs.db", "desktop.ini"}  # left by file managers, like hidden files
 
 
 def listed(folder: Path, skip_broken: bool = False) -> list[Path]:
-    """The pictures in a folder, sorted by name; anything else in it is refused, or left out where asked."""
+    """The pictures in a folder, sorted by name. Any other file is an error, or skipped if asked."""
     found = []
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or path.name in CLUTTER:
@@ -28,15 +28,14 @@ def listed(folder: Path, skip_broken: bool = False) -> list[Path]:
         if path.is_file() and path.suffix.lower() in SUFFIXES:
             found.append(path)
         elif not skip_broken:
-            what = "a folder where pictures were expected" if path.is_dir() else "not a picture by its name"
-            raise Error(
-                f"{path} is {what}; take it away, or `pfedsim data add --skip-broken` leaves such out"
-            )
+            what = "is a folder where pictures were expected"
+            what = what if path.is_dir() else "does not have the name of a picture"
+            raise Error(f"{path} {what}; remove it, or skip such files with {SKIP}")
     return found
 
 
 def image_in(file: Path | IO[bytes], grey: bool, way_out: str = "") -> Image.Image:
-    """The picture in a file, grey or in colour. What is transparent shows white; 16 bits become 8."""
+    """Read a picture, in grey or colour. Transparent pixels become white; 16 bits become 8."""
     from PIL import Image, ImageOps
 
     name = str(file) if isinstance(file, Path) else "the picture"
@@ -45,7 +44,7 @@ def image_in(file: Path | IO[bytes], grey: bool, way_out: str = "") -> Image.Ima
             opened.load()
             image = ImageOps.exif_transpose(opened)
             if image.mode == "F":
-                raise Error(f"{name} holds numbers with fractions, not pixels of 8 or 16 bits")
+                raise Error(f"{name} has floating-point pixels, not pixels of 8 or 16 bits")
             if image.mode.startswith("I"):  # 16 bits of grey
                 image = Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
             if image.has_transparency_data:
@@ -54,28 +53,28 @@ def image_in(file: Path | IO[bytes], grey: bool, way_out: str = "") -> Image.Ima
             return image.convert("L" if grey else "RGB")
     except Error:
         raise
-    except Exception as error:  # damaged files make decoders raise what they like
+    except Exception as error:  # with a damaged file, decoders may raise anything
         why = " ".join(str(error).split()).replace(repr(name), "it").replace(name, "it")
-        raise Error(f"{name} is not a whole picture ({why}){way_out}") from error
+        raise Error(f"{name} is not a valid picture ({why}){way_out}") from error
 
 
 def rescaled(image: Image.Image, width: int, height: int) -> Image.Image:
     from PIL import Image
 
-    return (
-        image if image.size == (width, height) else image.resize((width, height), Image.Resampling.BILINEAR)
-    )
+    if image.size == (width, height):
+        return image
+    return image.resize((width, height), Image.Resampling.BILINEAR)
 
 
 def pixels_of(image: Image.Image) -> np.ndarray:
-    """(channels, height, width) bytes."""
+    """The picture as bytes of shape (channels, height, width)."""
     pixels = np.asarray(image)
     return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def decoded(path: Path, size: int | None = None, grey: bool = False) -> np.ndarray:
-    """One picture as (channels, height, width) bytes."""
-    image = image_in(path, grey, "; `pfedsim data add --skip-broken` leaves such out")
+    """Read one picture as bytes of shape (channels, height, width)."""
+    image = image_in(path, grey, f"; skip such files with {SKIP}")
     return pixels_of(image if size is None else rescaled(image, size, size))
 
 
@@ -89,9 +88,9 @@ def stacked(
     grey: bool = False,
     skip_broken: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All pictures as one array laid in the folder `into`, and the numbers of those that are in it."""
+    """Read all pictures into one array, stored in the folder `into`, and return it with their indices in `files`."""
     x: np.ndarray | None = None
-    whole: list[int] = []
+    intact: list[int] = []
     for k, path in enumerate(files):
         if k % 200 == 0:
             tell(f"reading {what}", k, len(files))
@@ -110,18 +109,18 @@ def stacked(
             raise Error(
                 f"{path} is {w} x {h} pixels, others are {first_w} x {first_h}: rescale them with size = N"
             )
-        x[len(whole)] = pixels
-        whole.append(k)
+        x[len(intact)] = pixels
+        intact.append(k)
     tell(f"reading {what}", len(files), len(files))
     if x is None:
-        raise Error(f"{what}: none of the {len(files)} pictures is whole")
-    if len(whole) < len(files):
+        raise Error(f"{what}: none of the {len(files)} pictures can be read")
+    if len(intact) < len(files):
         part = np.lib.format.open_memmap(
-            into / "x.npy", mode="w+", dtype=np.uint8, shape=(len(whole), *x.shape[1:])
+            into / "x.npy", mode="w+", dtype=np.uint8, shape=(len(intact), *x.shape[1:])
         )
-        part[:] = x[: len(whole)]
+        part[:] = x[: len(intact)]
         (into / "all.npy").unlink()
-        return part, np.array(whole)
+        return part, np.array(intact)
     x.flush()  # type: ignore[attr-defined]
     (into / "all.npy").rename(into / "x.npy")
-    return x, np.array(whole)
+    return x, np.array(intact)

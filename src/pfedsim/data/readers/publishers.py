@@ -1,5 +1,5 @@
-"""Sets of pictures as their publishers lay them out: Tiny-ImageNet, CINIC-10, DomainNet, PACS; and digits
-of several domains."""
+"""Read picture data sets in their publishers' layouts: Tiny-ImageNet, CINIC-10, DomainNet, PACS, and digits of
+several domains."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pfedsim.data.cache import Tell, kept, quiet
+from pfedsim.data.cache import Tell, cached, quiet
 from pfedsim.data.catalogue import DOMAINS
 from pfedsim.data.dataset import DataSet, moments
 from pfedsim.data.readers import npz
-from pfedsim.data.readers.folders import Listing, alike, as_data, listing, subfolders
+from pfedsim.data.readers.folders import Listing, as_data, check_case, listing, subfolders
 from pfedsim.data.readers.pictures import listed
 from pfedsim.data.task import Defaults
 from pfedsim.errors import Error
@@ -23,11 +23,11 @@ TINY = (
     tuple(v / 255 for v in (122.5119, 114.2915, 101.388)),
     tuple(v / 255 for v in (58.7048, 57.7551, 57.6717)),
 )
-SUBSET_CLASSES, SUBSET_SHARE, SUBSET_SEED, SUBSET_SIZE = 20, 0.3, 42, 64  # the paper's part of DomainNet
+SUBSET_CLASSES, SUBSET_SHARE, SUBSET_SEED, SUBSET_SIZE = 20, 0.3, 42, 64  # the paper's subset of DomainNet
 
 
 def tiny_imagenet(folder: Path, size: int | None = None, tell: Tell = quiet) -> DataSet:
-    """Train, then val, in the order of wnids.txt; the test part has no labels and is not used."""
+    """Read train and val, with classes in the order of wnids.txt. The test part has no labels and is not used."""
     wnids = [line.strip() for line in _lines(folder / "wnids.txt") if line.strip()]
     words = dict(line.rstrip("\n").split("\t", 1) for line in _lines(folder / "words.txt") if "\t" in line)
     named = [words.get(wnid, wnid).partition(",")[0].strip() for wnid in wnids]
@@ -41,7 +41,7 @@ def tiny_imagenet(folder: Path, size: int | None = None, tell: Tell = quiet) -> 
         here = folder / "train" / wnid / "images"
         found = listed(here) if here.is_dir() else []
         if not found:
-            raise Error(f"class folder {here} holds no picture: Tiny-ImageNet is not whole")
+            raise Error(f"class folder {here} has no pictures: Tiny-ImageNet is incomplete")
         files += found
         y += [place[wnid]] * len(found)
     for number, line in enumerate(_lines(folder / "val" / "val_annotations.txt"), 1):
@@ -65,7 +65,7 @@ def tiny_imagenet(folder: Path, size: int | None = None, tell: Tell = quiet) -> 
 
 
 def cinic10(folder: Path, size: int | None = None, tell: Tell = quiet) -> DataSet:
-    """The folders test, train and valid, pooled in this order."""
+    """Read and pool the folders test, train and valid, in this order."""
     parts = [listing(folder / part, "class") for part in ("test", "train", "valid")]
     for part, found in zip(("test", "train", "valid"), parts, strict=True):
         if found.classes != parts[0].classes:
@@ -79,12 +79,12 @@ def cinic10(folder: Path, size: int | None = None, tell: Tell = quiet) -> DataSe
 
 
 def domainnet(folder: Path, size: int | None = None, tell: Tell = quiet) -> DataSet:
-    """The paper's part: 20 classes drawn from the sorted list, 30% of each class in each domain, 64 x 64.
-    Which pictures there are is read from the publisher's lists (DOMAIN_train.txt, DOMAIN_test.txt) where
-    they lie there, else from the folders."""
+    """Read the paper's subset: 20 classes drawn from the sorted list, 30% of each class in each domain, 64 x 64.
+    The pictures are those in the publisher's lists (DOMAIN_train.txt, DOMAIN_test.txt), or all if there are no
+    lists."""
     by_place = _by_list(folder) or _by_folder(folder)
     names = sorted({label for _, label in by_place})
-    alike(names, folder)
+    check_case(names, folder)
     if len(names) < SUBSET_CLASSES:
         raise Error(
             f"{folder} has {len(names)} classes; DomainNet has 345, of which {SUBSET_CLASSES} are drawn"
@@ -120,8 +120,7 @@ def pacs(folder: Path, size: int | None = None, tell: Tell = quiet) -> DataSet:
 
 
 def digit_domains(folder: Path, size: int | None = None, tell: Tell = quiet) -> DataSet:
-    """Every .npz of the folder is a domain of the ten digits (x: pixels, y); grey and small ones are
-    brought to 3 x 32 x 32."""
+    """Read every .npz in the folder as a domain of the ten digits (x: pixels, y), converted to 3 x 32 x 32."""
     from PIL import Image
 
     side = size or 32
@@ -130,12 +129,9 @@ def digit_domains(folder: Path, size: int | None = None, tell: Tell = quiet) -> 
     def make(into: Path) -> DataSet:
         parts, total = [npz.read(path) for path in files], 0
         for path, part in zip(files, parts, strict=True):
-            if (
-                part.x.dtype != np.uint8
-                or len(part.shape) != 3
-                or part.classes != tuple("0123456789")[: len(part.classes)]
-            ):
-                raise Error(f"{path} holds no pictures of ten digits")
+            pixels = part.x.dtype == np.uint8 and len(part.shape) == 3
+            if not pixels or part.classes != tuple("0123456789")[: len(part.classes)]:
+                raise Error(f"{path} does not contain pictures of the ten digits")
             total += len(part.y)
         x = np.lib.format.open_memmap(
             into / "x.npy", mode="w+", dtype=np.uint8, shape=(total, 3, side, side)
@@ -145,12 +141,12 @@ def digit_domains(folder: Path, size: int | None = None, tell: Tell = quiet) -> 
             for sample in part.x:
                 if done % 1000 == 0:
                     tell("reading digit-domains", done, total)
+                grey = len(sample) == 1
                 image = Image.fromarray(
-                    sample[0] if len(sample) == 1 else np.ascontiguousarray(sample.transpose(1, 2, 0))
+                    sample[0] if grey else np.ascontiguousarray(sample.transpose(1, 2, 0))
                 )
-                x[done] = np.asarray(
-                    image.convert("RGB").resize((side, side), Image.Resampling.BILINEAR)
-                ).transpose(2, 0, 1)
+                image = image.convert("RGB").resize((side, side), Image.Resampling.BILINEAR)
+                x[done] = np.asarray(image).transpose(2, 0, 1)
                 done += 1
         tell("reading digit-domains", total, total)
         domain = np.repeat([path.stem for path in files], [len(part.y) for part in parts])
@@ -158,7 +154,7 @@ def digit_domains(folder: Path, size: int | None = None, tell: Tell = quiet) -> 
         return DataSet("digit-domains", x, y, tuple("0123456789"), *moments(x), domain=domain)
 
     defaults = Defaults(clients=5 * len(files), partition="domain", minimum=10, join=None)
-    return kept("digit-domains", files, {"size": side}, make, defaults)
+    return cached("digit-domains", files, {"size": side}, make, defaults)
 
 
 def _lines(path: Path) -> list[str]:
@@ -175,7 +171,9 @@ def _by_list(folder: Path) -> dict[tuple[str, str], list[Path]]:
         for number, line in enumerate(_lines(path), 1):
             parts = line.rpartition(" ")[0].strip().split("/")
             if line.strip() and (len(parts) != 3 or ".." in parts):
-                raise Error(f"{path}, line {number}: {line!r} should read domain/class/file.jpg NUMBER")
+                raise Error(
+                    f"{path}, line {number}: {line!r} should have the form domain/class/file.jpg NUMBER"
+                )
             if line.strip():
                 found.setdefault((parts[0], parts[1]), []).append(folder.joinpath(*parts))
     return found

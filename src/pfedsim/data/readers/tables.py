@@ -1,5 +1,5 @@
-"""Tables from CSV and Parquet: a label column, perhaps a client column, and numbers; and the four hospitals
-of UCI's heart disease."""
+"""Read tables from CSV and Parquet files: a label column, an optional client column, and numbers. Also reads UCI
+heart disease."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pfedsim.data.dataset import DataSet
-from pfedsim.data.readers.folders import alike
+from pfedsim.data.readers.folders import check_case
 from pfedsim.data.task import Defaults, suiting
 from pfedsim.errors import Error, nearest
 
@@ -26,9 +26,9 @@ def read(
     missing: str = "refuse",
     name: str | None = None,
 ) -> DataSet:
-    """The table in this file. Without `client`, a column of that name, where there is one, says whose each
-    row is. All other columns, but those in `drop`, must hold numbers; `missing`: "refuse" a missing cell,
-    or leave it to each client's own "mean"."""
+    """Read the table in this file. `client`: the column that names each row's client (default: "client", if there
+    is one). All other columns, except those in `drop`, must be numbers. `missing`: "refuse" missing cells, or
+    fill them with each client's "mean"."""
     columns = _csv(path) if path.suffix.lower() == ".csv" else _parquet(path)
     whose = client or ("client" if "client" in columns else None)
     for asked, option in ((label, "--label"), (whose, "--client"), *((d, "--drop") for d in drop)):
@@ -40,33 +40,24 @@ def read(
     numbers = [c for c in columns if c not in left_out]
     if not numbers:
         raise Error(
-            f"{path} has no column left to learn from beside {', '.join(sorted(str(c) for c in left_out if c))}"
+            f"{path} has no columns to learn from besides {', '.join(sorted(str(c) for c in left_out if c))}"
         )
     for column in (label, whose):
         if column is not None and "" in columns[column]:
             raise Error(f"{path}, row {columns[column].index('') + 1}: column {column!r} is empty")
     x = np.stack([_numbers(path, column, columns[column]) for column in numbers], axis=1)
     classes = sorted(set(columns[label]), key=_in_order)
-    alike(classes, path)
+    check_case(classes, path)
     place = {word: k for k, word in enumerate(classes)}
     y = np.array([place[word] for word in columns[label]], dtype=np.int64)
     owner = None if whose is None else np.array(columns[whose])
-    return as_data(
-        name or path.stem,
-        path,
-        x,
-        y,
-        tuple(classes),
-        numbers,
-        owner,
-        missing,
-        suiting((x.shape[1],), len(y), owner),
-    )
+    defaults = suiting((x.shape[1],), len(y), owner)
+    return as_data(name or path.stem, path, x, y, tuple(classes), numbers, owner, missing, defaults)
 
 
 def heart(folder: Path) -> DataSet:
-    """UCI heart disease: four hospitals, 13 columns, any narrowing (num > 0) or none; missing cells from
-    each hospital's own mean."""
+    """UCI heart disease: four hospitals, 13 columns, two classes (any narrowing, num > 0, or none). Missing cells
+    are filled with each hospital's mean."""
     rows: list[list[str]] = []
     who: list[str] = []
     for hospital in ("cleveland", "hungarian", "switzerland", "va"):
@@ -77,20 +68,8 @@ def heart(folder: Path) -> DataSet:
             rows.append(row)
             who.append(hospital)
     names = [
-        "age",
-        "sex",
-        "cp",
-        "trestbps",
-        "chol",
-        "fbs",
-        "restecg",
-        "thalach",
-        "exang",
-        "oldpeak",
-        "slope",
-        "ca",
-        "thal",
-        "num",
+        *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg"),
+        *("thalach", "exang", "oldpeak", "slope", "ca", "thal", "num"),
     ]
     columns = {name: [row[k].strip() for row in rows] for k, name in enumerate(names)}
     x = np.stack([_numbers(folder, name, columns[name]) for name in names], axis=1)
@@ -114,15 +93,14 @@ def as_data(
     missing: str,
     defaults: Defaults,
 ) -> DataSet:
-    """Columns of numbers as a data set, with each column's mean and deviation over the cells that are
-    there."""
+    """A data set from columns of numbers, with each column's mean and standard deviation over its known cells."""
     gaps = np.isnan(x)
     if gaps.any() and missing == "refuse":
         row, column = (int(k) for k in np.argwhere(gaps)[0])
-        many = f" ({int(gaps.sum())} in all)" if gaps.sum() > 1 else ""
+        many = f" ({int(gaps.sum())} cells in total)" if gaps.sum() > 1 else ""
         raise Error(
-            f"{path}, row {row + 1}: column {columns[column]!r} is empty{many}; fill it in, or let "
-            "`pfedsim data add --missing mean` do it"
+            f"{path}, row {row + 1}: column {columns[column]!r} is empty{many}; fill it in, or use "
+            "`pfedsim data add --missing mean`"
         )
     empty = [column for column, gone in zip(columns, gaps.all(0), strict=True) if gone]
     if empty:
@@ -130,35 +108,24 @@ def as_data(
             f"{path}: column {empty[0]!r} is empty in every row; leave it out with `pfedsim data add "
             "--drop`"
         )
-    deviation = np.nanstd(x, axis=0)
-    mean, std = (
-        np.nanmean(x, axis=0),
-        np.where(deviation > 0, deviation, 1.0),
-    )  # a constant column stays as it is
+    mean, deviation = np.nanmean(x, axis=0), np.nanstd(x, axis=0)
+    std = np.where(deviation > 0, deviation, 1.0)  # a constant column is not scaled
     constants = tuple(map(float, mean)), tuple(map(float, std))
-    return DataSet(
-        name,
-        x.astype(np.float32),
-        y,
-        classes,
-        *constants,
-        client,
-        defaults=defaults,
-        columns=tuple(columns),
-    )
+    x = x.astype(np.float32)
+    return DataSet(name, x, y, classes, *constants, client, defaults=defaults, columns=tuple(columns))
 
 
 def _csv(path: Path) -> Columns:
     rows = _rows(path)
     if len(rows) < 2:
-        raise Error(f"{path} holds no row below its heading")
+        raise Error(f"{path} has no rows below its header")
     heading = [name.strip() for name in rows[0]]
     twice = [name for name in heading if heading.count(name) > 1]
     if twice:
         raise Error(f"{path} has two columns named {twice[0]!r}")
     for number, row in enumerate(rows[1:], 1):
         if len(row) != len(heading):
-            raise Error(f"{path}, row {number} has {len(row)} columns, the heading {len(heading)}")
+            raise Error(f"{path}, row {number} has {len(row)} columns, the header has {len(heading)}")
     return {name: [row[k].strip() for row in rows[1:]] for k, name in enumerate(heading)}
 
 
@@ -184,10 +151,10 @@ def _parquet(path: Path) -> Columns:
     try:
         table = parquet.read_table(path)
         columns = {str(name): table.column(name).to_pylist() for name in table.column_names}
-    except Exception as error:  # a damaged file makes the library raise what it likes
-        raise Error(f"{path} is not a whole Parquet file: {' '.join(str(error).split())}") from error
+    except Exception as error:  # with a damaged file, the library may raise anything
+        raise Error(f"{path} is not a valid Parquet file: {' '.join(str(error).split())}") from error
     if not columns or not table.num_rows:
-        raise Error(f"{path} holds no row")
+        raise Error(f"{path} has no rows")
     return {
         name: ["" if cell is None or cell != cell else str(cell).strip() for cell in cells]
         for name, cells in columns.items()
@@ -195,7 +162,7 @@ def _parquet(path: Path) -> Columns:
 
 
 def number(cell: str) -> float:
-    """A cell's value, NaN where it is missing; ValueError where it is no number."""
+    """A cell's value, NaN if it is missing. Raises ValueError if it is not a number."""
     cell = cell.strip()
     return float("nan" if cell.lower() in MISSING else {"True": "1", "False": "0"}.get(cell, cell))
 
@@ -206,7 +173,7 @@ def _numbers(path: Path, column: str, cells: Sequence[str]) -> np.ndarray:
         try:
             values[k] = number(cell)
         except ValueError:
-            way_out = "make it numbers, or leave it out with `pfedsim data add --drop`"
+            way_out = "convert it to numbers, or leave it out with `pfedsim data add --drop`"
             raise Error(
                 f"{path}, row {k + 1}: column {column!r} holds {cell!r}, not a number; {way_out}"
             ) from None
@@ -221,7 +188,7 @@ def _numbers(path: Path, column: str, cells: Sequence[str]) -> np.ndarray:
 
 
 def _in_order(word: str) -> tuple[bool, float, str]:
-    """Labels that are numbers by their size, words after them by the alphabet."""
+    """Sort key of labels: numbers first, by value, then words alphabetically."""
     try:
         return False, float(word), word
     except ValueError:

@@ -1,5 +1,5 @@
-"""A file of torch's tensors, read as data: what describes them is walked word by word, and nothing that it
-names is ever called."""
+"""Read a .pth file of tensors safely: the pickle is interpreted opcode by opcode, and nothing that it names is
+ever imported or called."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NUMBERS_AND_WORDS = {
 
 @dataclass(frozen=True)
 class _Named:
-    """A class or function by name; it is never looked up."""
+    """The name of a class or function, which is never imported."""
 
     name: str
 
@@ -47,8 +47,8 @@ class _Tensor:
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
-    """The named tensors in a .pth file, in torch's format of today or of its first years; anything else in
-    it is refused."""
+    """Read the named tensors of a .pth file, in torch's current (zip) or legacy format. Anything else in it is an
+    error."""
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as packed:
@@ -68,7 +68,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
             }
             stored = {key: file.read(int.from_bytes(file.read(8), "little") * sizes[key]) for key in keys}
             return _tensors(described, stored.__getitem__)
-    except Exception as error:  # a damaged file can go wrong anywhere
+    except Exception as error:  # a damaged file can fail anywhere
         raise Error(
             f"{path} is not a file of tensors: {' '.join(str(error).split())[:120] or type(error).__name__}"
         ) from error
@@ -78,11 +78,11 @@ def _tensors(described: Any, stored: Callable[[str], bytes]) -> dict[str, np.nda
     found = {}
     for name, t in described.items():
         if not isinstance(name, str) or not isinstance(t, _Tensor):
-            raise ValueError(f"{name!r} is no tensor")
+            raise ValueError(f"{name!r} is not a tensor")
         numbers = np.frombuffer(stored(t.storage), KINDS[t.kind])
         last = t.offset + sum((n - 1) * step for n, step in zip(t.shape, t.stride, strict=True))
         if min((0, t.offset, *t.shape, *t.stride)) < 0 or (0 not in t.shape and last >= len(numbers)):
-            raise ValueError(f"{name!r} reaches outside its numbers")
+            raise ValueError(f"{name!r} reaches outside its storage")
         strides = [step * numbers.itemsize for step in t.stride]
         found[name] = np.ascontiguousarray(
             np.lib.stride_tricks.as_strided(numbers[t.offset :], t.shape, strides)
@@ -91,8 +91,8 @@ def _tensors(described: Any, stored: Callable[[str], bytes]) -> dict[str, np.nda
 
 
 def _walked(file: IO[bytes]) -> Any:
-    """The value that one pickle in the stream describes, if it is made of tensors, numbers, words, lists
-    and tables alone."""
+    """The value of one pickle in the stream, which may consist only of tensors, numbers, strings, lists and
+    dicts."""
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}
@@ -135,13 +135,13 @@ def _walked(file: IO[bytes]) -> Any:
             values = since_mark() if name == "APPENDS" else [stack.pop()]
             stack[-1].extend(values)
         elif name == "BUILD" and isinstance(stack[-2], dict):
-            stack.pop()  # a table's attributes: a state_dict has its versions there
+            stack.pop()  # attributes of a dict: a state_dict keeps its versions there
         elif name == "REDUCE":
             arguments, made = stack.pop(), stack.pop()
             stack.append(_made(made, arguments))
-        elif name != "BINPERSID":  # whose tuple, a storage's description, stays as it is
-            raise ValueError(f"it holds {name}, which no file of tensors needs")
-    raise ValueError("it ends too early")
+        elif name != "BINPERSID":  # keep its tuple, which describes a storage
+            raise ValueError(f"it contains {name}, which no file of tensors needs")
+    raise ValueError("it is truncated")
 
 
 def _made(what: Any, arguments: Any) -> Any:

@@ -18,7 +18,8 @@ from pfedsim_paper.protocol import Choice, cell
 from rich.console import Console
 
 from pfedsim.experiments import Store, read, unpacked
-from pfedsim.runs.execute import Progress, execute
+from pfedsim.runs.execute import execute
+from pfedsim.runs.execution import Progress
 from pfedsim.runs.reader import Run
 from pfedsim.runs.setup import federate
 

@@ -13,7 +13,8 @@ from pfedsim.data.federation import Federation
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS, parse, settings_of
 from pfedsim.runs import config as configs
-from pfedsim.runs.execute import OnRound, Watch, execute
+from pfedsim.runs.execute import execute
+from pfedsim.runs.execution import OnRound, Watch
 from pfedsim.runs.reader import Run
 from pfedsim.runs.setup import federate as deal
 from pfedsim.runs.unused import refuse_unused

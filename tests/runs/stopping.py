@@ -9,7 +9,8 @@ import small
 
 from pfedsim.data.federation import Federation
 from pfedsim.runs.config import Config, check
-from pfedsim.runs.execute import Progress, execute
+from pfedsim.runs.execute import execute
+from pfedsim.runs.execution import Progress
 from pfedsim.runs.reader import Run
 
 MAY_DIFFER = {"timings.jsonl", "manifest.json"}

@@ -16,7 +16,8 @@ from pfedsim.data.federation import ClientData, Federation
 from pfedsim.data.partition import load
 from pfedsim.errors import Error
 from pfedsim.runs import config as configs
-from pfedsim.runs.execute import Progress, execute
+from pfedsim.runs.execute import execute
+from pfedsim.runs.execution import Progress
 from pfedsim.runs.reader import Run, lines
 
 SHORT: dict[str, Any] = {"rounds": 2, "epochs": 1, "join": 0.5, "lr": 0.05, "seed": 7, "local_steps": 2}

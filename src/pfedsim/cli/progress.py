@@ -14,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 if TYPE_CHECKING:
     from pfedsim.data.cache import Tell
     from pfedsim.data.dataset import DataSet
-    from pfedsim.runs.execute import Progress as Done
-    from pfedsim.runs.execute import Watch
+    from pfedsim.runs.execution import Progress as Done
+    from pfedsim.runs.execution import Watch
 
 
 def screen() -> Console:

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from pfedsim.cli.progress import watching
 
 if TYPE_CHECKING:
-    from pfedsim.runs.execute import Progress as Done
-    from pfedsim.runs.execute import Watch
+    from pfedsim.runs.execution import Progress as Done
+    from pfedsim.runs.execution import Watch
 
 
 @contextmanager

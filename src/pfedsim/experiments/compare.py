@@ -20,7 +20,7 @@ from pfedsim.experiments.folders import Folders
 from pfedsim.experiments.runner import run as run_side_by_side
 from pfedsim.methods import METHODS, label, parse
 from pfedsim.runs.config import Config
-from pfedsim.runs.execute import Watch
+from pfedsim.runs.execution import Watch
 from pfedsim.runs.reader import Run
 from pfedsim.runs.setup import federate
 

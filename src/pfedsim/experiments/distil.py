@@ -17,7 +17,8 @@ from pfedsim.experiments.cell import Cell, Record
 from pfedsim.experiments.packing import packed
 from pfedsim.runs import manifest
 from pfedsim.runs.durable import Busy
-from pfedsim.runs.execute import Watch, execute
+from pfedsim.runs.execute import execute
+from pfedsim.runs.execution import Watch
 from pfedsim.runs.news import complete_records
 from pfedsim.runs.reader import Run
 from pfedsim.runs.setup import federate

@@ -16,7 +16,7 @@ from pfedsim.runs.reader import Run, is_run_folder, load_config, slug
 
 if TYPE_CHECKING:
     from pfedsim.data.federation import Federation
-    from pfedsim.runs.execute import Watch
+    from pfedsim.runs.execution import Watch
 
 BESIDE = ("table.md", "table.tex", "table.csv", "gains.csv", "figures", "report.html")
 """what a comparison's folder holds beside its runs"""

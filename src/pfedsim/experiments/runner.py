@@ -20,7 +20,7 @@ from pfedsim.experiments.cell import Cell, Record, base_name
 from pfedsim.experiments.store import Store
 
 if TYPE_CHECKING:
-    from pfedsim.runs.execute import Progress
+    from pfedsim.runs.execution import Progress
 
     Watch = Callable[[Cell, Progress], None]
     Work = Callable[[Cell, Callable[[Progress], None]], None]

@@ -9,7 +9,7 @@ from pfedsim.lazy import public
 if TYPE_CHECKING:
     from pfedsim.runs.config import Config as Config
     from pfedsim.runs.config import check as check
-    from pfedsim.runs.execute import Progress as Progress
+    from pfedsim.runs.execution import Progress as Progress
     from pfedsim.runs.manifest import made_with as made_with
     from pfedsim.runs.reader import Run as Run
     from pfedsim.runs.setup import Plan as Plan
@@ -26,7 +26,7 @@ __all__, __getattr__, __dir__ = public(
     __name__,
     {
         "pfedsim.runs.config": "Config check",
-        "pfedsim.runs.execute": "Progress",
+        "pfedsim.runs.execution": "Progress",
         "pfedsim.runs.manifest": "made_with",
         "pfedsim.runs.reader": "Run",
         "pfedsim.runs.setup": "Plan Session federate one_thread plan prepare",

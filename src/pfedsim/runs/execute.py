@@ -1,58 +1,26 @@
-"""Carries out a run: rounds, scores, files. The order of the lines is the order of events."""
+"""Executes a run: prepares it or picks it up where it stopped, and returns it finished."""
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
-import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-from torch import Tensor
-
-from pfedsim.core.method import ServerState
-from pfedsim.core.rows import Pairs
-from pfedsim.core.scoring import Scores, model_of, score
-from pfedsim.core.server import Round, State
 from pfedsim.data.federation import Federation
-from pfedsim.engines.dropouts import LATE, NEVER
 from pfedsim.errors import Error, Notice
-from pfedsim.methods import label
-from pfedsim.runs import manifest
-from pfedsim.runs.checkpoint import FOLDER, Saver
+from pfedsim.runs.checkpoint import FOLDER
 from pfedsim.runs.config import Config
 from pfedsim.runs.durable import locked
-from pfedsim.runs.reader import MAY_DIFFER, Run, has_begun, is_run_folder, lines, load_config
+from pfedsim.runs.execution import Execution, OnRound, Progress, Watch
+from pfedsim.runs.reader import Run, has_begun, is_run_folder, load_config
 from pfedsim.runs.resume import Stopped, stopped
-from pfedsim.runs.setup import Session, one_thread, prepare
+from pfedsim.runs.setup import one_thread, prepare
 from pfedsim.runs.space import room
-from pfedsim.runs.state import parts
-from pfedsim.runs.writer import Writer
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a watcher is told after every round; accuracies are of the last scoring."""
-
-    method: str
-    round: int
-    rounds: int
-    loss: float
-    micro: float | None
-    mean: float | None
-    note: str = ""
-
-
-Watch = Callable[[Progress], None]
-OnRound = Callable[[int, Scores | None, ServerState], None]
-"""given after every round: its number, its scores (None where it was not scored), the server's state to read"""
 
 
 def execute(
@@ -69,15 +37,12 @@ def execute(
     """Runs what the configuration asks for and returns the finished run; `out` None: a folder that lives as
     long as the result, and is not saved. `resume`: a stopped run in `out` goes on, and without a
     configuration it goes on with its own; `place`: see `stopped`."""
-    watch = watch or (lambda _: None)
-    keep = None
+    watch, keep = watch or (lambda _: None), None
     if out is None:
         keep = tempfile.TemporaryDirectory(prefix="pfedsim-")
         out = Path(keep.name)
-    elif out.exists() and not out.is_dir():
-        raise Error(f"{out} is a file; choose another folder")
-    elif out.exists() and any(out.iterdir()) and not (resume and (has_begun(out) or is_run_folder(out))):
-        raise Error(f"{out} exists and is not empty; choose another folder")
+    else:
+        _refuse_foreign(out, resume)
     with ExitStack() as stack:
         stack.enter_context(one_thread())
         if resume and (config is None or has_begun(out)):
@@ -94,32 +59,37 @@ def execute(
                 else:
                     assert config is not None
                     was = Stopped(prepare(config, federation))
-                server = (
-                    was.session.begin() if was.found is None else was.session.side.restore(was.found.state)
-                )
+                server = was.begin()
+        if not began:  # invalid input creates no folder
+            stack.enter_context(_taken(out))
         if not finished:
-            watch = stack.enter_context(tracked(was.session.config, out, watch))
-        if not began:  # what is refused leaves no folder behind
-            out.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(out))
-            if (out / "config.toml").is_file():
-                raise Error(f"{out} was taken by another process meanwhile; choose another folder")
-        if not finished:
+            told = stack.enter_context(tracked(was.session.config, out, watch))
             was.notes.append(room(was.session, out))
-            execution = _Execution(
-                was,
-                out,
-                watch,
-                [str(w.message) for w in caught if w.category is Notice],
-                on_round,
-                saves=keep is None,
-            )
-            try:
+            notices = [str(w.message) for w in caught if w.category is Notice]
+            execution = Execution(was, out, told, notices, on_round, saves=keep is None)
+            with closing(execution):
                 execution.run(server)
-            finally:
-                execution.close()
         shutil.rmtree(out / FOLDER, ignore_errors=True)
     return Run(out, keep, federation)
+
+
+def _refuse_foreign(out: Path, resume: bool) -> None:
+    """Refuses a place that holds anything but a run to resume."""
+    if out.exists() and not out.is_dir():
+        raise Error(f"{out} is a file; choose another folder")
+    ours = resume and out.is_dir() and (has_begun(out) or is_run_folder(out))
+    if out.exists() and any(out.iterdir()) and not ours:
+        raise Error(f"{out} exists and is not empty; choose another folder")
+
+
+@contextmanager
+def _taken(out: Path) -> Iterator[None]:
+    """A new folder, locked."""
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        if (out / "config.toml").is_file():
+            raise Error(f"{out} was taken by another process meanwhile; choose another folder")
+        yield
 
 
 @contextmanager
@@ -146,346 +116,3 @@ def tracked(config: Config, out: Path, watch: Watch) -> Iterator[Watch]:
         follower.close(failed=True)
         raise
     follower.close(failed=False)
-
-
-class _Execution:
-    def __init__(
-        self,
-        was: Stopped,
-        out: Path,
-        watch: Watch,
-        notices: list[str],
-        on_round: OnRound | None,
-        saves: bool,
-    ):
-        self._session, self._watch, self._notices, self._notes, self._drift = (
-            was.session,
-            watch,
-            notices,
-            was.notes,
-            was.drift,
-        )
-        record = was.found.record if was.found else {}
-        self._drifted_before = len(record.get("drift", []))
-        self._made_with = manifest.made_with(was.session)
-        self._config_digest = was.session.config.digest()
-        self._writer = Writer(out, record.get("logs"), record.get("files"), flush=saves)
-        self._saver = Saver(out, self._writer.logs, was.found) if saves else None
-        self._last: Scores | None = None
-        self._on_round, self._loss = on_round, float("nan")
-        self._unscored = bool(record.get("unscored"))  # an extended run's first state
-        self._why = ""  # the last reply that could not be used
-        self._counts = {
-            "down": 0,
-            "up": 0,
-            "times": 0,
-            "accepted": 0,
-            "unused": 0,
-            "absurd": 0,
-            **record.get("counts", {}),
-        }
-
-    def close(self) -> None:
-        """Leaves no worker behind; waits for the last save."""
-        self._session.engine.close()
-        try:
-            if self._saver:
-                self._saver.close()
-        finally:
-            self._writer.close()
-
-    def run(self, server: ServerState) -> None:
-        session, writer = self._session, self._writer
-        first = server.round
-        self._open(first)
-        for note in filter(None, [session.notice, *self._notes]):  # of this machine, so not in the events
-            self._tell(first, float("nan"), note)
-        for notice in [] if first else self._notices:
-            writer.line("events", {"event": "notice", "what": notice})
-            self._tell(0, float("nan"), notice)
-        if first:
-            self._loss = _last_loss(writer.path)
-        if self._unscored and self._due(first):
-            self._score(server)
-        clock = time.perf_counter()
-        for round in session.rounds(server):
-            server = round.server
-            self._loss = _loss(round)
-            training = sum(r.info["seconds"] for r in round.replies)
-            writer.line(
-                "timings",
-                {"round": server.round, "seconds": time.perf_counter() - clock, "training": training},
-            )
-            self._record(round)
-            scores = self._score(server) if self._due(server.round) else None
-            self._warn(round)
-            self._save(server)
-            if server.round < len(session.schedule):  # the last round's score follows
-                self._tell(server.round, self._loss)
-                self._show(server, scores)
-            clock = time.perf_counter()
-        self._conclude(server)
-
-    def _due(self, number: int) -> bool:
-        """Whether clients are scored after this round, which is not the last."""
-        every = self._session.config.score.every
-        return every not in (None, 0) and number % every == 0 and number < len(self._session.schedule)
-
-    def _show(self, server: ServerState, scores: Scores | None) -> None:
-        """Calls the user's `on_round`, which may look at the state but not change it."""
-        if self._on_round is None:
-            return
-        before = _versions(server)
-        self._on_round(server.round, scores, server)
-        if _versions(server) != before:
-            raise Error(
-                f"on_round changed the server's state after round {server.round}; it is there to be read: clone "
-                "a tensor before you change it"
-            )
-
-    def _open(self, first: int) -> None:
-        """What stands in the folder before the first round, or again before the rounds that are left."""
-        session, writer = self._session, self._writer
-        if not first:
-            writer.text("config.toml", tomli_w.dumps(session.config.plain()))
-        writer.text("partition.json", session.federation.partition.text())
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        before = manifest.stored(writer.path) if first else {}
-        again = [*before.get("resumed", []), {"after_round": first, "at": now}] if first else []
-        writer.json(
-            manifest.NAME, {"started": before.get("started", now), "resumed": again, **self._about()}
-        )
-        if first:
-            writer.line("timings", {"round": first, "resumed": True})
-        for what in self._drift[self._drifted_before :]:
-            writer.line("events", {"event": "drift", "round": first, "what": what})
-
-    def _about(self) -> dict[str, Any]:
-        """What a manifest says of the run beside its progress."""
-        config = self._session.config
-        whole = {name: digest for name, digest in self._writer.files.items() if name not in MAY_DIFFER}
-        return {
-            "made_with": self._made_with,
-            "digests": {
-                "config": self._config_digest,
-                "data": config.digests.data,
-                "partition": config.digests.partition,
-            },
-            "place": {"data_dir": config.data_dir, "device": config.device, "state": config.state},
-            "files": whole,
-        }
-
-    def _save(self, server: ServerState) -> None:
-        if self._saver:
-            self._saver.save(
-                self._session.side.snapshot(server),
-                {**self._about(), "counts": dict(self._counts), "drift": self._drift},
-            )
-
-    def _warn(self, round: Round) -> None:
-        """The first replies that could not be used are said on screen; all are in the events."""
-        self._counts["accepted"] += len(round.replies)
-        for event in round.events:
-            if event["event"] in (NEVER, LATE):  # as was asked for
-                continue
-            kind = "absurd" if event["event"] == "absurd" else "unused"
-            self._counts[kind] += 1
-            self._why = (
-                f"client {event['client']}, round {round.server.round}: {event.get('why', event['event'])}"
-            )
-            if self._counts[kind] <= 3:
-                self._tell(round.server.round, float("nan"), self._why)
-
-    def _record(self, round: Round) -> None:
-        down = sum(d for d, _ in round.traffic.values())
-        up = sum(u for _, u in round.traffic.values())
-        for name, more in (("down", down), ("up", up), ("times", len(round.asked))):
-            self._counts[name] += more
-        for event in round.events:
-            self._writer.line("events", event)
-        number = round.server.round
-        clients = [r.client for r in round.replies]
-        self._writer.line(
-            "metrics",
-            {
-                "round": number,
-                "train_loss": _loss(round),
-                "clients": clients,
-                "bytes_down": down,
-                "bytes_up": up,
-            },
-        )
-
-    def _score(
-        self, server: ServerState, *, finetune: int = 0, take: Callable[[int, Tensor], None] | None = None
-    ) -> Scores:
-        """Scores on the test parts and, where something is held back, on the validation parts; keeps the
-        similarities of that time."""
-        session, number = self._session, server.round
-        clock = time.perf_counter()
-        parts = ["test"] + ["validation"] * (session.worker.validation > 0)
-        first: Scores | None = None
-        for split in parts:
-            scores = score(
-                session.side,
-                server,
-                predictions=True,
-                finetune=finetune,
-                split=split,
-                take=take if split == "test" else None,
-            )
-            self._writer.scores(number, scores)
-            self._missed(number, scores)
-            first = first or scores
-        assert first is not None
-        self._writer.line(
-            "timings", {"round": number, "scoring": first.model, "seconds": time.perf_counter() - clock}
-        )
-        pairs = server.extra.get("similarity")
-        if isinstance(pairs, Pairs) and not finetune:
-            self._writer.similarity(number, pairs)
-        self._last = first if not finetune else self._last
-        return first
-
-    def _missed(self, number: int, scores: Scores) -> None:
-        """Who could not be scored, and what befell the workers meanwhile."""
-        for event in self._session.engine.events:
-            self._writer.line("events", {**event, "round": number})
-        self._session.engine.events.clear()
-        for one in scores.clients:
-            if one.absent:
-                what = {
-                    "event": "unscored",
-                    "round": number,
-                    "client": one.client,
-                    "model": scores.model,
-                    "why": one.absent,
-                }
-                self._writer.line("events", what)
-                self._tell(number, float("nan"), f"client {one.client} could not be scored: {one.absent}")
-
-    def _conclude(self, server: ServerState) -> None:
-        session, writer = self._session, self._writer
-        config = session.config
-        counts = self._counts
-        if not counts["accepted"]:
-            if not counts["unused"]:
-                raise Error("no client answered in time in any round: dropouts are set so")
-            diverged = "; try a lower lr" if re.search("not finite|loss is", self._why) else ""
-            raise Error(
-                f"no client's reply could be used in any round (events.jsonl names all): {self._why}{diverged}"
-            )
-        if counts["unused"] > 3:
-            self._tell(
-                server.round,
-                float("nan"),
-                f"{counts['unused']} replies could not be used in all; events.jsonl names them",
-            )
-        record = self._record_of_state(server)  # before the last scores
-        task, clients = session.federation.data.task, session.fed.clients
-        models = writer.models(
-            self._base(server), session.fed.layout, task, config, clients, _fills(session)
-        )
-        served = self._score(server, take=models.add)
-        self._show(server, served)
-        models.finish([one.client for one in served.clients if one.absent])
-        after = self._score(server, finetune=config.score.finetune) if config.score.finetune else None
-        strangers = self._unseen(server)
-        writer.predictions({"served": served} | ({"finetuned": after} if after else {}))
-        summary: dict[str, Any] = {
-            "method": label(session.method),
-            "data": session.federation.data.name,
-            "clients": session.fed.clients,
-            "rounds": server.round,
-            "seed": session.fed.settings.seed,
-            "served": served.summary(),
-            "finetuned": {"epochs": after.epochs, **after.summary()} if after else None,
-            **({"unseen": strangers} if strangers else {}),
-            "bytes_down_per_client_round": counts["down"] / counts["times"],
-            "bytes_up_per_client_round": counts["up"] / counts["times"],
-            "config_digest": self._config_digest,
-            "models_digest": models.digest(),
-        }
-        if self._drift:
-            summary["drift"] = self._drift
-        if config.state:
-            writer.state(session.side.snapshot(server), record)
-        writer.finish(summary)
-        self._tell(server.round, self._loss)
-
-    def _record_of_state(self, server: ServerState) -> dict[str, Any]:
-        """What a run that goes on from the final state must know of this one; equal for equal runs."""
-        return {
-            "round": server.round,
-            "logs": {log.name: log.mark() for log in self._writer.logs if log.name not in MAY_DIFFER},
-            "files": {
-                name: digest for name, digest in self._writer.files.items() if name not in MAY_DIFFER
-            },
-            "counts": dict(self._counts),
-            "drift": self._drift,
-            "unscored": True,
-        }
-
-    def _base(self, server: ServerState) -> tuple[int, Tensor]:
-        """The client whose model the others' are told apart from: one that never took part, where there is
-        one."""
-        session = self._session
-        took_part = {*session.engine.memories.held(), *session.engine.memories.elsewhere()}
-        for i in sorted(range(session.fed.clients), key=lambda i: i in took_part):
-            theta = model_of(session.side, server, i)
-            if theta is not None:
-                return i, theta
-        raise Error("no client's model can be had (events.jsonl says why)")
-
-    def _unseen(self, server: ServerState) -> dict[str, Any]:
-        """The figures of the clients that never train: with what they are handed, and after local epochs of
-        their own."""
-        session = self._session
-        found: dict[str, Any] = {}
-        for epochs in (0, session.config.score.finetune or 0) if session.federation.unseen else ():
-            if epochs or not found:
-                scores = score(
-                    session.side,
-                    server,
-                    finetune=epochs,
-                    unseen=session.federation.unseen,
-                )
-                self._writer.scores(server.round, scores)
-                self._missed(server.round, scores)
-                found |= {
-                    "clients": session.federation.unseen,
-                    scores.model: {"epochs": epochs, **scores.summary()},
-                }
-        return found
-
-    def _tell(self, number: int, loss: float, note: str = "") -> None:
-        micro, mean = (self._last.micro, self._last.mean()) if self._last else (None, None)
-        name = f"{label(self._session.method)}, seed {self._session.fed.settings.seed}"
-        self._watch(Progress(name, number, len(self._session.schedule), loss, micro, mean, note))
-
-
-def _fills(session: Session) -> dict[str, list[float]]:
-    """What stands for the missing cells of every client, where the data have some."""
-    samples, held_back = (
-        session.worker.samples,
-        session.worker.validation,
-    )
-    fills = {str(i): samples.fill(i, held_back) for i in range(session.fed.clients)}
-    return {i: fill.reshape(-1).tolist() for i, fill in fills.items() if fill is not None}
-
-
-def _loss(round: Round) -> float:
-    """Mean training loss of the round, by train samples."""
-    terms = [(r.weight, r.info["loss"]) for r in round.replies if "loss" in r.info]
-    return sum(w * loss for w, loss in terms) / sum(w for w, _ in terms) if terms else float("nan")
-
-
-def _last_loss(run: Path) -> float:
-    """The training loss of the last round in the folder's metrics."""
-    losses = [m["train_loss"] for m in lines(run / "metrics.jsonl") if m.get("train_loss") is not None]
-    return float(losses[-1]) if losses else float("nan")
-
-
-def _versions(server: ServerState) -> list[tuple[int, int]]:
-    """Which tensors a state holds, and how often each was changed in place."""
-    return [(id(part), getattr(part, "_version", 0)) for part in parts(State(server)).values()]

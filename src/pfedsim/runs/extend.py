@@ -21,7 +21,8 @@ from pfedsim.runs import manifest
 from pfedsim.runs.checkpoint import FOLDER, sealed
 from pfedsim.runs.config import Config
 from pfedsim.runs.durable import digest_of, flush_folder, write
-from pfedsim.runs.execute import OnRound, execute
+from pfedsim.runs.execute import execute
+from pfedsim.runs.execution import OnRound
 from pfedsim.runs.reader import FINAL, Run
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pfedsim.data.federation import Federation
     from pfedsim.export.client_model import ClientModel
-    from pfedsim.runs.execute import OnRound
+    from pfedsim.runs.execution import OnRound
 
 BASE = "base.safetensors"
 PREDICTIONS = "predictions.safetensors"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pfedsim.core.method import ServerState
 from pfedsim.data.federation import Federation
 from pfedsim.errors import Error
 from pfedsim.runs import manifest
@@ -25,6 +26,12 @@ class Stopped:
     found: Found | None = None
     notes: list[str] = field(default_factory=list)
     drift: list[str] = field(default_factory=list)
+
+    def begin(self) -> ServerState:
+        """The server to continue from."""
+        if self.found is None:
+            return self.session.begin()
+        return self.session.side.restore(self.found.state)
 
 
 def stopped(

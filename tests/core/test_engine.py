@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pfedsim.core.engine import Absent, Done, HeldMemories
+from pfedsim.core.engine import Absent, Done, HeldMemories, late
 from pfedsim.core.job import Job, ScoreRequest, Work
 from pfedsim.core.layout import Layout
 from pfedsim.core.method import Memory, Message, Method, Reply
@@ -110,6 +110,29 @@ def test_results_come_in_any_order_and_events_are_told_once() -> None:
     scores = small.score(s, turned[-1].state, engine=engine)
     assert [one.client for one in scores.clients] == [0, 1, 2, 3]
     assert scores.summary() == small.score(s, last.state).summary()
+
+
+class Hurried(Serial):
+    """Client 2 has not answered when the deadline comes."""
+
+    deadlines: list[float | None]
+
+    def run(
+        self, task: str, works: Sequence[Work], deadline: float | None = None
+    ) -> Iterator[Done | Absent]:
+        self.deadlines = [*getattr(self, "deadlines", []), deadline]
+        for work in works:
+            yield from [late(work)] if work.client == 2 else super().run(task, [work])
+
+
+def test_a_round_ends_at_its_deadline_without_those_who_are_late() -> None:
+    s = small.session(rounds=1)
+    engine = Hurried(s.worker)
+    (only,) = small.rounds(replace(s, side=replace(s.side, deadline=7.5)), engine=engine)
+    assert engine.deadlines == [7.5]
+    assert [r.client for r in only.replies] == [0, 1, 3]
+    assert [(e["event"], e["client"]) for e in only.events] == [("late", 2)]
+    assert sorted(only.state.memories) == [0, 1, 3]
 
 
 class Remote(HeldMemories):

@@ -28,7 +28,8 @@ Observer = Callable[[Work, Done | Absent], None]
 @dataclass(frozen=True, eq=False)
 class Coordinator:
     """The server's side of a run. `declared`: how many train samples each client said it holds. `observers`
-    hear of every client's work and result: who times or counts needs no engine of its own."""
+    hear of every client's work and result: who times or counts needs no engine of its own. `deadline`: seconds
+    after which a wave ends without those who have not answered."""
 
     method: Method
     fed: Fed
@@ -36,6 +37,7 @@ class Coordinator:
     engine: Engine
     declared: Sequence[int] | None = None
     observers: tuple[Observer, ...] = ()
+    deadline: float | None = None
 
     def begin(self) -> ServerState:
         """The server before the first round; nobody remembers anything."""
@@ -107,7 +109,7 @@ def run_rounds(
             messages = send(side, server, clients, task)
             works = [Work(i, server.round, messages[i], task) for i in sorted(messages)]
             # 3. Work: results come in any order and are taken in the order of clients.
-            results = {done.client: done for done in side.engine.run("train", works)}
+            results = {done.client: done for done in side.engine.run("train", works, side.deadline)}
             # 4. Guard: what cannot be used becomes an event.
             good = _accepted(side, [(work, results[work.client]) for work in works], traffic, events)
             # 5. Accept: from here on the memories that came with these replies count.

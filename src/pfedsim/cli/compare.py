@@ -35,26 +35,31 @@ Columns = Annotated[
 ]
 
 
+Methods = Annotated[
+    str,
+    typer.Option(
+        "--methods",
+        metavar="NAMES",
+        help="all, or names separated by commas",
+        rich_help_panel="Method and model",
+    ),
+]
+Seeds = Annotated[
+    str,
+    typer.Option("--seeds", metavar="N,...", help="seeds: 42,43 or 42-44", rich_help_panel="Training"),
+]
+Rerun = Annotated[
+    str, typer.Option("--rerun", metavar="METHODS", help="delete the runs of these methods first")
+]
+
+
 @with_settings("method", "seed")
 def compare(
     config: Config,
-    methods: Annotated[
-        str,
-        typer.Option(
-            "--methods",
-            metavar="NAMES",
-            help="all, or names separated by commas",
-            rich_help_panel="Method and model",
-        ),
-    ] = "local,fedavg,pfedsim",
-    seeds: Annotated[
-        str,
-        typer.Option("--seeds", metavar="N,...", help="seeds: 42,43 or 42-44", rich_help_panel="Training"),
-    ] = "42",
+    methods: Methods = "local,fedavg,pfedsim",
+    seeds: Seeds = "42",
     columns: Columns = "",
-    rerun: Annotated[
-        str, typer.Option("--rerun", metavar="METHODS", help="delete the runs of these methods first")
-    ] = "",
+    rerun: Rerun = "",
     out: Out = None,
     fresh: Fresh = False,
     quiet: Quiet = False,

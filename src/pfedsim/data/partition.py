@@ -154,19 +154,7 @@ def make(
     if kind == "domain":
         shares = _by_domain(domain, clients, clients_each, minimum, stream, recipe)
     elif kind == "given":
-        if owner is None:
-            raise Error("partition 'given' needs data that name each sample's client (an array `client`)")
-        everyone = _in_order(np.unique(owner).tolist())
-        recipe["names"] = list(map(str, everyone))
-        shares = [np.flatnonzero(owner == who) for who in everyone]
-        if clients not in (None, len(shares)):
-            raise Error(f"the data name {len(shares)} clients, not {clients}")
-        least = min(range(len(shares)), key=lambda i: len(shares[i]))
-        if len(shares[least]) < minimum:
-            raise Error(
-                f"client {least} has {len(shares[least])} samples, the minimum is {minimum}: lower "
-                "minimum or leave it out"
-            )
+        shares = _as_given(owner, clients, minimum, recipe)
     else:
         wanted = clients or 100
 
@@ -184,6 +172,26 @@ def make(
             raise Error(f"{error}; {possible} {larger}a smaller minimum") from None
     recipe["clients"] = len(shares)
     return Partition(tuple(_split(share, test, stream) for share in shares), recipe, data)
+
+
+def _as_given(
+    owner: np.ndarray | None, clients: int | None, minimum: int, recipe: dict[str, Any]
+) -> list[np.ndarray]:
+    """The shares of the clients that the data name."""
+    if owner is None:
+        raise Error("partition 'given' needs data that name each sample's client (an array `client`)")
+    everyone = _in_order(np.unique(owner).tolist())
+    recipe["names"] = list(map(str, everyone))
+    shares = [np.flatnonzero(owner == who) for who in everyone]
+    if clients not in (None, len(shares)):
+        raise Error(f"the data name {len(shares)} clients, not {clients}")
+    least = min(range(len(shares)), key=lambda i: len(shares[i]))
+    if len(shares[least]) < minimum:
+        raise Error(
+            f"client {least} has {len(shares[least])} samples, the minimum is {minimum}: lower minimum or leave it "
+            "out"
+        )
+    return shares
 
 
 def _most_clients(

@@ -87,19 +87,18 @@ class Pool:
                         yield self._unpacked(answer)
                         continue
                     missing[k] += 1
-                    again = missing[k] < TRIES
-                    what = "is run again" if again else "counts as absent"
-                    client = works[k].client
-                    self.events.append(
-                        {"event": "worker died", "worker": number, "client": client, "then": what}
-                    )
-                    if again:
+                    self._died(number, works[k].client, missing[k] < TRIES)
+                    if missing[k] < TRIES:
                         waiting.insert(0, k)
                     else:
                         del missing[k]
-                        yield Absent(client, "its worker died twice")
+                        yield Absent(works[k].client, "its worker died twice")
         finally:
             self._drop_busy()
+
+    def _died(self, worker: int, client: int, again: bool) -> None:
+        then = "is run again" if again else "counts as absent"
+        self.events.append({"event": "worker died", "worker": worker, "client": client, "then": then})
 
     def _unpacked(self, answer: bytes) -> Done | Absent:
         failed, result = ForkingPickler.loads(answer)

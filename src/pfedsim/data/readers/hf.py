@@ -36,12 +36,7 @@ def read(
     if label not in dataset.column_names:
         raise Error(f"{name} has no column {label!r}; {nearest(label, dataset.column_names)}")
     taken = [c for c in dataset.column_names if c != label] if columns is None else list(columns)
-    labels, feature = dataset[label], dataset.features[label]
-    if hasattr(feature, "names"):
-        classes, y = tuple(feature.names), np.array(labels, dtype=np.int64)
-    else:
-        words, y = np.unique(np.array(labels), return_inverse=True)
-        classes = tuple(map(str, words))
+    classes, y = _labels(dataset, label)
     named = None
     pictures = [c for c in taken if type(dataset.features[c]).__name__ == "Image"]
     if len(pictures) > 1 or (pictures and columns is not None and len(taken) > 1):
@@ -57,14 +52,7 @@ def read(
             raise Error(f"size = {size}: {name} has no pictures to rescale")
         if not taken:
             raise Error(f"{name} has no columns besides {label!r}")
-        try:
-            x = np.stack([np.asarray(dataset[c], dtype=np.float32) for c in taken], axis=1)
-        except (ValueError, TypeError) as error:
-            raise Error(
-                f"{name}: columns {', '.join(taken)} are not all numbers ({error}); choose columns of "
-                "numbers with `columns`"
-            ) from error
-        x = x[:, 0] if len(taken) == 1 and x.ndim > 2 else x
+        x = _numbers(dataset, taken, name)
         named = tuple(taken) if x.ndim == 2 and x.shape[1] == len(taken) else None
         others = (0, *range(2, x.ndim))
         deviation = x.std(axis=others, dtype=np.float64)
@@ -72,6 +60,27 @@ def read(
         std = tuple(np.where(deviation > 0, deviation, 1.0).tolist())
     defaults = suiting(tuple(x.shape[1:]), len(y), owner)
     return DataSet(name, x, y.astype(np.int64), classes, mean, std, owner, defaults=defaults, columns=named)
+
+
+def _labels(dataset: Any, label: str) -> tuple[tuple[str, ...], np.ndarray]:
+    """The names of the classes, and each sample's class."""
+    labels, feature = dataset[label], dataset.features[label]
+    if hasattr(feature, "names"):
+        return tuple(feature.names), np.array(labels, dtype=np.int64)
+    words, y = np.unique(np.array(labels), return_inverse=True)
+    return tuple(map(str, words)), y
+
+
+def _numbers(dataset: Any, columns: Sequence[str], name: str) -> np.ndarray:
+    """The columns side by side; a single column of arrays as it is."""
+    try:
+        x = np.stack([np.asarray(dataset[c], dtype=np.float32) for c in columns], axis=1)
+    except (ValueError, TypeError) as error:
+        raise Error(
+            f"{name}: columns {', '.join(columns)} are not all numbers ({error}); choose columns of numbers with "
+            "`columns`"
+        ) from error
+    return x[:, 0] if len(columns) == 1 and x.ndim > 2 else x
 
 
 def load(spec: str, size: int | None = None) -> DataSet:

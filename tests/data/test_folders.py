@@ -232,7 +232,7 @@ def test_an_added_folder_is_a_name(photos: Path, tmp_path: Path) -> None:
         own.check_new("mine", tmp_path / "sets", data.NAMES)
     with pytest.raises(Error, match="built into pfedsim"):
         own.check_new("cifar10", tmp_path / "sets", data.NAMES)
-    with pytest.raises(Error, match="is no name"):
+    with pytest.raises(Error, match="cannot name a data set"):
         own.check_new("My set", tmp_path / "sets", data.NAMES)
     with pytest.raises(Error, match="give it a name first with `pfedsim data add NAME"):
         data.read(str(photos))

@@ -78,7 +78,7 @@ def test_a_score_that_is_no_number_is_named(store: Store) -> None:
     content = json.loads(path.read_text())
     content["found"]["served"]["micro"] = "abc"
     path.write_text(json.dumps(content))
-    with pytest.raises(Error, match="not a whole cell: a score is not a number; delete it"):
+    with pytest.raises(Error, match="not a valid cell: a score is not a number; delete it"):
         store.find(one)
 
 

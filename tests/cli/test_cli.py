@@ -176,7 +176,7 @@ def test_an_edited_method_is_not_served_from_an_old_run(tmp_path):
     assert alone.stat().st_mtime_ns == before
     assert (tmp_path / "side" / "mine-seed42" / "config.toml").read_text() != old
     done = pfedsim(*words, "--rerun", "fedavg", cwd=tmp_path, check=False)
-    assert "--rerun fedavg: it is not among the methods compared" in done.stderr
+    assert "--rerun fedavg: it is not one of the compared methods" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_the_programs_run_without_pfedsim(done: Run, digits: Federation, tmp_pat
         )
     assert pfedsim.load(out).scores(x).numpy() == pytest.approx(right)
     (out / "model.onnx").write_bytes((out / "model.pt2").read_bytes())
-    with pytest.raises(Error, match=r"model\.onnx is not the file that config\.json speaks of"):
+    with pytest.raises(Error, match=r"model\.onnx is not the file named in config\.json"):
         pfedsim.load(out)
 
 
@@ -138,7 +138,7 @@ def test_a_users_own_network_comes_along_and_runs_only_when_trusted(wards: Run, 
     out = export(wards, 1, tmp_path / "out")
     (wards.path.parent / "net.py").rename(wards.path.parent / "gone.py")
     try:
-        with pytest.raises(Error, match=r"brings its own network.*network\.py"):
+        with pytest.raises(Error, match=r"contains the code of its network.*network\.py"):
             pfedsim.load(out)
         model = pfedsim.load(out, trust=True)
     finally:
@@ -148,7 +148,7 @@ def test_a_users_own_network_comes_along_and_runs_only_when_trusted(wards: Run, 
     test = load_federation(wards).partition.clients[1].test
     assert (np.array(model.predict(x[test])) == y[test]).mean() == accuracy(wards, 1)
     (out / "network.py").write_text((out / "network.py").read_text() + "\n")
-    with pytest.raises(Error, match=r"network\.py is not the file that config\.json speaks of"):
+    with pytest.raises(Error, match=r"network\.py is not the file named in config\.json"):
         pfedsim.load(out, trust=True)
 
 
@@ -166,11 +166,11 @@ def test_a_truncated_file_is_refused_by_name(exported: Path, tmp_path: Path) -> 
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
     with pytest.raises(
-        Error, match=r"model\.safetensors is not the file that config\.json speaks of .*cut short"
+        Error, match=r"model\.safetensors is not the file named in config\.json .*truncated"
     ):
         pfedsim.load(folder)
     (folder / "model.safetensors").unlink()
-    with pytest.raises(Error, match=r"is not whole: model\.safetensors is missing"):
+    with pytest.raises(Error, match=r"is incomplete: model\.safetensors is missing"):
         pfedsim.load(folder)
 
 
@@ -184,9 +184,9 @@ def test_another_clients_tensors_are_refused_by_name(exported: Path, done: Run, 
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ('{"model_type": "bert", "hidden_size": 768}', "not of a model exported by pfedsim"),
-        ("[1, 2", "not of a model exported by pfedsim"),
-        ("", "not of a model exported by pfedsim"),
+        ('{"model_type": "bert", "hidden_size": 768}', "does not describe a model exported by pfedsim"),
+        ("[1, 2", "does not describe a model exported by pfedsim"),
+        ("", "does not describe a model exported by pfedsim"),
     ],
 )
 def test_a_foreign_folder_is_refused_by_name(tmp_path: Path, config: str, says: str) -> None:
@@ -211,7 +211,7 @@ def test_a_config_that_does_not_fit_its_tensors_is_refused_by_name(exported: Pat
         classes=list("0123456789"),
         input={"shape": [1, 32, 32], "dtype": "uint8", "mean": [0.1, 0.2], "std": [1, 1]},
     )
-    with pytest.raises(Error, match=r"config\.json is not of .*mean and std must hold one number"):
+    with pytest.raises(Error, match=r"config\.json .*mean, std and, if given, fill must hold one number"):
         pfedsim.load(folder)
     shutil.copy(exported / "config.json", folder)
     for network in ("os:system", "../evil.py:Net", "nosuch"):
@@ -219,7 +219,7 @@ def test_a_config_that_does_not_fit_its_tensors_is_refused_by_name(exported: Pat
         with pytest.raises(Error, match=r"network|no model 'nosuch'"):
             pfedsim.load(folder)
     edit(folder, network="lenet5", files={"../../etc/passwd": "0"})
-    with pytest.raises(Error, match="not of a model exported"):
+    with pytest.raises(Error, match="does not describe a model exported"):
         pfedsim.load(folder)
 
 
@@ -243,7 +243,7 @@ def test_tensors_of_another_network_are_refused_by_name(exported: Path, tmp_path
 def test_what_cannot_be_exported_leaves_nothing(done: Run, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("mine")
-    with pytest.raises(Error, match="exists already"):
+    with pytest.raises(Error, match="already exists"):
         export(done, 0, tmp_path / "full")
     with pytest.raises(Error, match="there is no client 6"):
         export(done, 6, tmp_path / "out")

@@ -66,7 +66,7 @@ def test_a_runs_page_fetches_nothing_and_holds_everything(done: Run) -> None:
         "What ran",
         "Over the rounds",
         "Each client",
-        "Who resembles whom",
+        "Similarity of clients",
         "Bytes",
         "Time",
         "Configuration",
@@ -102,7 +102,7 @@ def test_a_run_without_similarities_or_second_score_has_a_page_too(
     path = write([plain], tmp_path / "elsewhere")
     assert path == tmp_path / "elsewhere" / "report.html"
     reader = read(path.read_text())
-    assert "Who resembles whom" not in reader.text
+    assert "Similarity of clients" not in reader.text
     assert "local epoch" not in reader.text
     assert "round 0, client 2, why a <value> & more" in reader.text
 

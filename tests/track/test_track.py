@@ -189,7 +189,7 @@ def test_a_tracker_that_fails_costs_no_run(
         digits, "fedavg", tmp_path / "run", watch=lambda now: notes.append(now.note), track="x", **WORDS
     )
     assert run.summary["rounds"] == 3
-    assert [note for note in notes if note] == ["tracking by x ended: nobody answers"]
+    assert [note for note in notes if note] == ["tracking with x stopped: nobody answers"]
     assert Broken.closed is False
 
 
@@ -232,6 +232,6 @@ def test_a_library_that_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_tracker_that_cannot_begin_leaves_no_folder(digits: Federation, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     (tmp_path / "file").write_text("")
-    with pytest.raises(Error, match="cannot begin"):
+    with pytest.raises(Error, match="cannot start"):
         tracked(digits, tmp_path / "run", f"tensorboard:{tmp_path / 'file'}")
     assert not (tmp_path / "run").exists()

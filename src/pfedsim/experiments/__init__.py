@@ -1,4 +1,4 @@
-"""Experiments: cells found by their settings, run side by side, and compared."""
+"""Experiments: cells identified by their settings, run in parallel and compared."""
 
 from __future__ import annotations
 

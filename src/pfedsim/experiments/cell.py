@@ -1,4 +1,4 @@
-"""A cell: one run or measurement that an experiment asks for, found again by the digest of its settings."""
+"""A cell: one run or measurement of an experiment, identified by the digest of its settings."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pfedsim.runs.config import Config
 from pfedsim.runs.reader import slug
 
 FORMAT = "pfedsim cell 1"
-OF_THE_MACHINE = ("digests", "backend")  # found when a cell runs, not asked for
+OF_THE_MACHINE = ("digests", "backend")  # known only when a cell runs
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run, or one measurement (`kind`) with options of its own (`extra`)."""
+    """One run, or one measurement (`kind`) with additional options (`extra`)."""
 
     words: Mapping[str, Any]
     kind: str = "run"
@@ -33,12 +33,12 @@ class Cell:
 
     @classmethod
     def of(cls, config: Config) -> Cell:
-        """The run that a configuration asks for."""
+        """The cell of a configuration's run."""
         words = {name: getattr(config, name) for name in sorted(config.model_fields_set - {"options"})}
-        plain = {
-            k: v.model_dump(exclude_none=True) if isinstance(v, BaseModel) else v for k, v in words.items()
-        }
-        return cls({**plain, **config.options})
+        for name, value in words.items():
+            if isinstance(value, BaseModel):
+                words[name] = value.model_dump(exclude_none=True)
+        return cls({**words, **config.options})
 
     @cached_property
     def config(self) -> Config:
@@ -46,33 +46,30 @@ class Cell:
 
     @property
     def asked(self) -> Config:
-        """What the cell is called by."""
+        """The configuration that names the cell."""
         return self.config
 
     def settings(self) -> dict[str, Any]:
-        """All settings, defaults included. A study states what a data set would decide, so this needs no
-        data."""
+        """All settings, including defaults. This needs no data, because a cell states the number of clients."""
         config = self.config
         if config.clients is None:
-            raise Error(f"a cell must state its number of clients: {dict(self.words)}")
+            raise Error(f"a cell needs its number of clients: {dict(self.words)}")
         content = config.resolved(Defaults(), config.clients).plain()
         return {**{k: v for k, v in content.items() if k not in OF_THE_MACHINE}, **dict(self.extra)}
 
     @property
     def digest(self) -> str:
-        """sha256 over what was asked for; a setting that pfedsim gains later does not change it."""
+        """sha256 of the cell's own settings, without defaults: settings added to pfedsim later do not change it."""
         asked = {"kind": self.kind, "words": dict(self.words), "extra": dict(self.extra)}
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
     @property
     def name(self) -> str:
-        """A readable name and the file's name: the data set, then what distinguishes the cell."""
+        """A readable name, also of the cell's file: the data set, then what distinguishes the cell."""
         config = self.asked
-        partition = (
-            f"dir{config.alpha:g}"
-            if config.partition == "dirichlet" and config.alpha
-            else config.partition or ""
-        )
+        partition = config.partition or ""
+        if partition == "dirichlet" and config.alpha:
+            partition = f"dir{config.alpha:g}"
         what = label(config.method_made()) if self.kind == "run" else self.kind
         parts = (partition, what, *(str(v) for _, v in self.extra), f"seed{config.seed}")
         described = "-".join(slug(p) for p in parts if p)
@@ -87,7 +84,7 @@ class Record:
     settings: Mapping[str, Any]
     found: Mapping[str, Any]
     made: Mapping[str, Any]
-    """how it was made: versions, backend, machine, seconds"""
+    """versions, backend, machine and seconds"""
 
     def text(self) -> str:
         """The JSON file's content, one key per line."""

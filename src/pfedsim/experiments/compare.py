@@ -1,4 +1,4 @@
-"""Several methods on one federation, over several seeds. Finished runs are reused, stopped ones continue."""
+"""Compare several methods on one federation over several seeds. Finished runs are reused, stopped ones resumed."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ COMMON = "FedAvg"
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs by the method's label and seed, all on the same federation. Every file is read once."""
+    """Runs by method label and seed, all on the same federation. Every file is read once."""
 
     runs: dict[str, dict[int, Run]]
     seeds: tuple[int, ...]
     keep: Any = field(default=None, repr=False, compare=False)
-    """a temporary folder lives as long as this"""
+    """keeps a temporary folder alive"""
     _differences: dict[tuple[str, str, str], Difference] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -48,7 +48,7 @@ class Comparison:
         return list(self.runs)
 
     def figures(self, method: str, *path: str) -> np.ndarray:
-        """One figure of the summary (`"served", "micro"`) for every seed; NaN where there is none."""
+        """One value of the summary (such as `"served", "micro"`) for every seed; NaN if it is missing."""
         values = []
         for seed in self.seeds:
             value: Any = self.runs[method][seed].summary
@@ -59,14 +59,14 @@ class Comparison:
 
     @cached_property
     def accuracies(self) -> dict[str, np.ndarray]:
-        """Each method's (seed, client) accuracy, as served."""
+        """Each method's accuracies as served, as arrays (seed, client)."""
         return {
             method: np.array([by_seed[seed].client_values() for seed in self.seeds])
             for method, by_seed in self.runs.items()
         }
 
     def client_gains(self, method: str, reference: str = ALONE) -> np.ndarray:
-        """(seed, client) accuracy above the reference method's, same client, same seed, as served."""
+        """The method's accuracies minus those of the reference method, as served, as an array (seed, client)."""
         gains: np.ndarray = self.accuracies[method] - self.accuracies[reference]
         return gains
 
@@ -81,13 +81,13 @@ class Comparison:
 
     @property
     def epochs(self) -> int:
-        """Local epochs before the second score; 0 where a run has none."""
+        """Local epochs before the second score; 0 if a run has no second score."""
         after = [run.summary["finetuned"] for by in self.runs.values() for run in by.values()]
         return min((int(score["epochs"]) if score else 0 for score in after), default=0)
 
     def difference(self, method: str, reference: str, model: str = "served") -> Difference:
-        """How far the method lies above the reference, same kind of model on both sides; the pair in the
-        other order gives the exact negative."""
+        """The method's accuracy minus the reference's, with its interval. Swapping the methods gives the exact
+        negative."""
         from pfedsim.report.statistics import paired_difference
 
         first, second = sorted((method, reference))
@@ -99,8 +99,8 @@ class Comparison:
         return found if first == method else found.negative()
 
     def table(self) -> list[dict[str, Any]]:
-        """A row per method: the numbers of every column, in % or points. `pandas.DataFrame(c.table())`
-        takes it."""
+        """One row per method with the numbers of every column, in % or points, as for
+        `pandas.DataFrame(c.table())`."""
         from pfedsim.report.comparison import rows
 
         return rows(self)
@@ -120,12 +120,10 @@ def compare(
     federation: Federation | None = None,
     rerun: Sequence[str] = (),
 ) -> Comparison:
-    """Runs every method with every seed into `out`, on `federation` or the one that the configuration asks
-    for; Local-Only is always among them. `rerun`: methods whose earlier runs are deleted first."""
+    """Run every method with every seed in `out`, on `federation` (default: that of the configuration). Local-Only
+    is always included. `rerun`: methods whose earlier runs are deleted first."""
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise Error(
-            f"seeds {', '.join(map(str, seeds)) or 'missing'}: give different whole numbers from 0 on"
-        )
+        raise Error(f"seeds {', '.join(map(str, seeds)) or 'missing'}: give different integers from 0")
     specs = with_local_only(config, methods)
     again = {_named(name, specs) for name in rerun}
     keep = tempfile.TemporaryDirectory(prefix="pfedsim-") if out is None else None
@@ -135,7 +133,7 @@ def compare(
         for spec in specs
         for seed in seeds
     }
-    for cell in cells.values():  # whatever is refused is refused before anything is deleted or run
+    for cell in cells.values():  # check everything before anything is deleted or run
         store.resolved(cell)
     for cell in cells.values():
         if cell.config.method in again:
@@ -149,7 +147,7 @@ def compare(
 
 
 def with_local_only(config: Config, methods: Sequence[str]) -> dict[str, str]:
-    """Each method's label; Local-Only comes first where it was not asked for."""
+    """Each method's label. Local-Only is added as the first if it is not among them."""
     specs = list(methods)
     if ALONE not in [label(parse(spec, config.options)) for spec in specs]:
         specs.insert(0, "local")
@@ -162,15 +160,15 @@ def with_local_only(config: Config, methods: Sequence[str]) -> dict[str, str]:
 
 
 def _named(name: str, specs: dict[str, str]) -> str:
-    """The method that `--rerun` names, by its spec or its label."""
+    """The method named in `--rerun`, by its spec or its label."""
     for spec, title in specs.items():
         if name.lower() in (spec.lower(), title.lower()):
             return spec
-    raise Error(f"--rerun {name}: it is not among the methods compared; {nearest(name, specs)}")
+    raise Error(f"--rerun {name}: it is not one of the compared methods; {nearest(name, specs)}")
 
 
 def _run_missing(cells: Sequence[Cell], store: Folders, config: Config, watch: Watch | None) -> None:
-    """Runs as many cells side by side as there are cores; the cores left over are shared out among them."""
+    """Run as many cells in parallel as there are cores; spare cores are shared among them."""
     tell = watch or (lambda _: None)
     cores = config.workers or len(os.sched_getaffinity(0))
     jobs = min(cores, len(cells)) if config.device == "cpu" else 1
@@ -187,7 +185,7 @@ def _run_missing(cells: Sequence[Cell], store: Folders, config: Config, watch: W
 
 
 def load(folder: Path) -> Comparison:
-    """The comparison in a folder that `compare` wrote, over the seeds that all its methods have."""
+    """Load the comparison in a folder written by `compare`, with the seeds that all methods have."""
     finished = [Run(p) for p in sorted(folder.iterdir()) if (p / "summary.json").is_file()]
     by_method: dict[str, dict[int, Run]] = {}
     for run in sorted(finished, key=_order):
@@ -199,7 +197,7 @@ def load(folder: Path) -> Comparison:
 
 
 def _order(run: Run) -> tuple[int, str]:
-    """As `pfedsim methods` lists them, then the user's own."""
+    """Sort key: methods as `pfedsim methods` lists them, then the user's own."""
     names = list(METHODS)
     method = run.config.method.partition(":")[0]
     return (names.index(method) if method in names else len(names), run.summary["method"])

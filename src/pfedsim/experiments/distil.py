@@ -1,4 +1,4 @@
-"""Executes a cell's run in a folder of its own and reduces it to what tables and curves need."""
+"""Run a cell and reduce its run to what tables and curves need."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ DECIMALS = 5
 
 
 class Clock:
-    """Seconds by the clock and of the processor since it was made."""
+    """Measures wall-clock and processor time since it was created."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter(), _cpu()
 
     def costs(self, earlier: float = 0.0) -> dict[str, Any]:
-        """What a record says of its time; `earlier`: seconds spent before a run was continued."""
+        """The times for a record; `earlier`: seconds spent before the run was resumed."""
         return {
             "seconds": round(time.perf_counter() - self._began[0] + earlier, 1),
             "cpu_seconds": round(_cpu() - self._began[1] + earlier, 1),
@@ -44,8 +44,8 @@ class Clock:
 def run_cell(
     cell: Cell, folder: Path, watch: Watch | None = None, federation: Federation | None = None
 ) -> Record:
-    """Executes the cell's run in `folder`, or continues the one that was stopped there. The run uses one
-    process: cells run side by side, and any number of workers gives the same bytes."""
+    """Run the cell in `folder`, or resume the stopped run there. The run uses one process, because cells run in
+    parallel; the number of workers does not change the result."""
     clock = Clock()
     config = cell.config.model_copy(update={"workers": 1})
     federation = federation or federate(config)
@@ -58,7 +58,7 @@ def run_cell(
     except Error:
         if not earlier:
             raise
-        shutil.rmtree(folder)  # made with other software, or damaged: it starts again
+        shutil.rmtree(folder)  # made with other software, or damaged: start over
         earlier = 0.0
         run = execute(config, folder, federation, watch)
     made = manifest.stored(folder)["made_with"]
@@ -66,7 +66,7 @@ def run_cell(
 
 
 def distil(run: Run, federation: Federation) -> dict[str, Any]:
-    """A few kilobytes of a run: scores, curve, each client's accuracy, similarities, bytes and digests."""
+    """A run in a few kilobytes: scores, curve, each client's accuracy, similarities, bytes and digests."""
     summary, records, counts = run.summary, run.metrics(), federation.label_counts()
     losses = {m["round"]: m["train_loss"] for m in records if "train_loss" in m}
     served = [m for m in records if m.get("model") == "served" and m["split"] == "test"]
@@ -107,8 +107,6 @@ def _short(value: Any) -> Any:
 
 
 def _cpu() -> float:
-    """Seconds of processor time of this process and of those it has waited for."""
-    return sum(
-        r.ru_utime + r.ru_stime
-        for r in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-    )
+    """Processor seconds of this process and of the children it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(r.ru_utime + r.ru_stime for r in used)

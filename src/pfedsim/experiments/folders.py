@@ -1,5 +1,4 @@
-"""A comparison's folder: the whole folder of every run, named by its method and seed, with tables and pictures
-beside them."""
+"""A comparison's folder: one folder for every run, named by method and seed, and the tables and pictures."""
 
 from __future__ import annotations
 
@@ -19,11 +18,11 @@ if TYPE_CHECKING:
     from pfedsim.runs.execution import Watch
 
 BESIDE = ("table.md", "table.tex", "table.csv", "gains.csv", "figures", "report.html")
-"""what a comparison's folder holds beside its runs"""
+"""the other files and folders in a comparison's folder"""
 
 
 def is_comparison(place: Path) -> bool:
-    """Whether a folder holds nothing but runs and what `compare` writes beside them; an empty one does."""
+    """Whether a folder contains only runs and other files written by `compare`, or is empty."""
     if not place.is_dir():
         return False
     names = list(place.iterdir())
@@ -32,7 +31,7 @@ def is_comparison(place: Path) -> bool:
 
 
 def runs_in(place: Path) -> list[Path]:
-    """The folders of the runs in a comparison's folder; none where it is something else."""
+    """The folders of the runs in a comparison's folder; empty for any other folder."""
     if not is_comparison(place) or is_run_folder(place):
         return []
     return sorted(p for p in place.iterdir() if p.name not in BESIDE)
@@ -49,7 +48,7 @@ class Folders:
         return self.folder / f"{slug(label(cell.config.method_made()))}-seed{cell.config.seed}"
 
     def resolved(self, cell: Cell) -> Config:
-        """The cell's configuration with nothing left open. A method that cannot run is refused here."""
+        """The cell's configuration with all defaults filled in. Raises an error if its method cannot run."""
         from pfedsim.runs.setup import prepare
 
         config = cell.config
@@ -60,7 +59,7 @@ class Folders:
         return self._resolved[config.method].model_copy(update={"seed": config.seed})
 
     def find(self, cell: Cell) -> Run | None:
-        """The cell's run, if it is finished; a folder that holds another run is refused."""
+        """The cell's run, or None if it is not finished. Raises an error if the folder holds another run."""
         folder, wanted = self.path(cell), self.resolved(cell)
         if not (folder / "config.toml").is_file():
             return None if not folder.exists() or is_run_folder(folder) else Run(folder)
@@ -70,14 +69,14 @@ class Folders:
         return Run(folder) if (folder / "summary.json").is_file() else None
 
     def execute(self, cell: Cell, watch: Watch | None) -> None:
-        """Runs the cell, or continues it where it was stopped."""
+        """Run the cell, or resume it if it was stopped."""
         from pfedsim.runs.execute import execute
 
         folder = self.path(cell)
         execute(cell.config, folder, self.federation, watch, resume=folder.exists())
 
     def remove(self, cell: Cell) -> None:
-        """Deletes the cell's run, unless another process uses it."""
+        """Delete the cell's run, unless another process uses it."""
         folder = self.path(cell)
         if folder.is_dir() and is_run_folder(folder):
             with locked(folder):
@@ -85,7 +84,7 @@ class Folders:
 
 
 def _another(folder: Path, before: Config, wanted: Config, method: str) -> str:
-    """Why the run in a folder is not the one that was asked for."""
+    """Explain why the run in a folder is not the wanted one."""
     from pfedsim.runs.manifest import flat
 
     old, new = ({**dict(flat(c.plain())), "data": Path(c.data).name} for c in (before, wanted))

@@ -1,4 +1,4 @@
-"""Runs cells side by side, each in a process of its own."""
+"""Run cells in parallel processes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which cells are finished, which are missing, and how many seconds of one core the missing ones take,
-    judging by similar ones that are finished."""
+    """Finished and missing cells, and the estimated seconds on one core for the missing ones, judging by similar
+    finished ones."""
 
     done: list[Record]
     missing: list[Cell]
@@ -39,7 +39,7 @@ class Plan:
 
 
 def plan(cells: Sequence[Cell], store: Store) -> Plan:
-    """Looks up the cells in the store; one that is asked for twice counts once."""
+    """Look up the cells in the store. Duplicates count once."""
     unique = list({cell.digest: cell for cell in cells}.values())
     found = {cell.digest: store.find(cell) for cell in unique}
     missing = [cell for cell in unique if found[cell.digest] is None]
@@ -50,8 +50,8 @@ def plan(cells: Sequence[Cell], store: Store) -> Plan:
 
 
 def _guess(cell: Cell, done: Sequence[Record]) -> float | None:
-    """A cell takes as long as others of its method, data and backend, scaled by rounds; else as others of
-    its data and backend."""
+    """Estimate a cell's seconds from others with its method, data and backend, scaled by rounds; failing that, from
+    others with its data and backend."""
 
     def similar(record: Record, *words: str) -> bool:
         return record.cell.kind == cell.kind and all(_base(record.cell, w) == _base(cell, w) for w in words)
@@ -69,19 +69,19 @@ def _base(cell: Cell, word: str) -> Any:
 
 
 def missing_data(data: str) -> str:
-    """Why a data set cannot be read here, or nothing; a user's own set is left to its reader."""
+    """An error message if a known data set is missing, else "". A user's data set is checked by its reader."""
     known, folder = catalogue.KNOWN.get(data), catalogue.data_dir()
     if known is None or known.place(folder) is not None:
         return ""
     return (
-        f"no {data} in {folder.resolve()}: get it with `pfedsim data get "
-        f"{data}`, or name its folder with PFEDSIM_DATA"
+        f"no {data} in {folder.resolve()}: get it with `pfedsim data get {data}`, or set PFEDSIM_DATA to "
+        "its folder"
     )
 
 
 @dataclass
 class _Process:
-    """A process that runs one cell after another."""
+    """A process that runs cells one after another."""
 
     process: BaseProcess
     pipe: connection.Connection
@@ -91,9 +91,9 @@ class _Process:
 def run(
     cells: Sequence[Cell], work: Work, jobs: int, watch: Watch
 ) -> Generator[tuple[Cell, Exception | None], None, None]:
-    """Calls `work(cell, watch)` for every cell, `jobs` at a time, in processes that fork from this one.
-    Yields each cell when it ends, with the exception if it failed; `watch` is told every cell's progress.
-    Closing the iterator stops what still runs."""
+    """Call `work(cell, watch)` for every cell, `jobs` at a time, in forked processes. Yields each cell when it ends,
+    with the exception if it failed; `watch` receives the progress of every cell. Closing the iterator stops the
+    cells that still run."""
     waiting = list(cells)
     processes = [_start(work) for _ in range(min(jobs, len(waiting)))]
     try:
@@ -136,8 +136,8 @@ def _start(work: Work) -> _Process:
 
 
 def _serve(pipe: connection.Connection, work: Work) -> None:
-    """Receives cells and answers with their progress and how they ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    """Receive cells, and send their progress and result."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
@@ -145,8 +145,8 @@ def _serve(pipe: connection.Connection, work: Work) -> None:
         failure: Exception | None = None
         try:
             work(cell, lambda progress: pipe.send(("progress", progress)))
-        except (Error, OSError) as error:  # of the user or the machine, not ours
-            error.add_note(traceback.format_exc())  # a cause does not go through a pipe
+        except (Error, OSError) as error:  # an error of the user or the machine, not a bug
+            error.add_note(traceback.format_exc())  # pickling loses the cause
             failure = error
         except Exception:
             failure = RuntimeError(traceback.format_exc().strip())
@@ -154,7 +154,7 @@ def _serve(pipe: connection.Connection, work: Work) -> None:
 
 
 def _end_with_parent() -> None:
-    """Leaves nothing running when the parent is killed."""
+    """Exit when the parent is killed."""
     parent = parent_process()
     if parent is not None:
         parent.join()

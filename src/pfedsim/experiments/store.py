@@ -12,11 +12,11 @@ from typing import Any
 from pfedsim.errors import Error
 from pfedsim.experiments.cell import FORMAT, OF_THE_MACHINE, Cell, Record
 
-RUNS = ".runs"  # the folders of runs that are not finished yet
+RUNS = ".runs"  # contains the folders of unfinished runs
 
 
 class Store:
-    """Finds and keeps finished cells; a cell in progress has a run folder of its own here."""
+    """Stores finished cells, and the run folders of unfinished ones."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -30,11 +30,11 @@ class Store:
         return self._paths[cell.digest]
 
     def run_folder(self, cell: Cell) -> Path:
-        """Where the cell runs until it is finished."""
+        """The cell's run folder while it is unfinished."""
         return self.folder / RUNS / cell.name.replace("/", "-")
 
     def find(self, cell: Cell) -> Record | None:
-        """The finished cell, if it was run with the settings that it would have now."""
+        """The finished cell, if it was run with its current settings."""
         path = self.path(cell)
         if not path.is_file():
             return None
@@ -46,7 +46,7 @@ class Store:
         return self._found[path][1]
 
     def put(self, record: Record) -> Path:
-        """Keeps a finished cell and removes its run folder. The file is written aside, then renamed."""
+        """Write a finished cell atomically and delete its run folder."""
         path = self.path(record.cell)
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(f".{os.getpid()}.part")
@@ -57,23 +57,23 @@ class Store:
         return path
 
     def tidy(self) -> None:
-        """Removes the folder of unfinished runs where there is none; only while nothing runs."""
+        """Delete the folder of unfinished runs if it is empty. Call this only while nothing runs."""
         if (runs := self.folder / RUNS).is_dir() and not any(runs.iterdir()):
             runs.rmdir()
 
     def all(self) -> list[Record]:
-        """Every finished cell, in the order of the files' names."""
+        """Every finished cell, sorted by file name."""
         paths = sorted(self.folder.rglob("*.json"))
         return [read(path) for path in paths if RUNS not in path.relative_to(self.folder).parts]
 
     def records(self, cells: Iterable[Cell]) -> list[Record]:
-        """Those of the cells that are finished, in their order."""
+        """The finished ones of these cells, in order."""
         return [record for cell in cells if (record := self.find(cell))]
 
 
 def _agrees(now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
-    """Whether recorded settings are the present ones. A setting or a method's option that is new since then
-    does not count; one that is gone or has another value makes it another run."""
+    """Whether the recorded settings match the current ones. Settings and options added since then are ignored; a
+    removed or changed one makes it a different run."""
 
     def same(a: Any, b: Any) -> bool:
         return _agrees(a, b) if isinstance(a, dict) and isinstance(b, dict) else bool(a == b)
@@ -82,7 +82,7 @@ def _agrees(now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
 
 
 def read(path: Path) -> Record:
-    """The finished cell in this file."""
+    """Read a finished cell from its file."""
     try:
         content = json.loads(path.read_text())
         if content.get("format") != FORMAT:
@@ -99,4 +99,4 @@ def read(path: Path) -> Record:
     except OSError as error:
         raise Error(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Error(f"{path} is not a whole cell: {error}; delete it to have it run again") from error
+        raise Error(f"{path} is not a valid cell: {error}; delete it to run the cell again") from error

@@ -1,1 +1,1 @@
-"""Clients' models as folders that stand on their own: written, read, pushed, predicted with."""
+"""Export clients' models to self-contained folders, load them, predict with them and push them to a hub."""

@@ -1,4 +1,4 @@
-"""The model card of an export: what it is, how good, how to use it, where it comes from."""
+"""The model card of an export: evaluation, input and output, use and provenance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIGURES = {
 
 
 def card(config: ExportConfig) -> str:
-    """README.md, with the front matter that model hubs read."""
+    """The contents of README.md, with the front matter that model hubs read."""
     run, served, after = config.run, config.test.get("served", {}), config.test.get("finetuned", {})
     who = f"client {run['client']}" + (f" ({run['name']})" if "name" in run else "")
     title = f"{run['method']} on {run['data']}: the model of {who}"
@@ -27,13 +27,13 @@ def card(config: ExportConfig) -> str:
         f"# {title}",
         "",
         f"The personal model of {who}, one of {run['clients']}, after {run['rounds']} rounds of "
-        f"{run['method']} "
-        f"(seed {run['seed']}). It was made for this client's data; on other data it may be no good.",
+        f"{run['method']} (seed {run['seed']}). It was trained for this client's data and may perform poorly on "
+        "other data.",
         "",
-        "## How good",
-        f"On the client's own {served.get('samples', 0)} test samples, as the run reported:",
+        "## Evaluation",
+        f"On the client's {served.get('samples', 0)} test samples, as reported by the run:",
         "",
-        "| figure | this model |" + (f" after {after['epochs']} more local epochs |" if after else ""),
+        "| metric | this model |" + (f" after {after['epochs']} more local epochs |" if after else ""),
         "|---|---:|" + ("---:|" if after else ""),
     ]
     for figure, words in FIGURES.items():
@@ -41,15 +41,15 @@ def card(config: ExportConfig) -> str:
         lines.append(f"| {words} | {' | '.join(cells)} |")
     lines += [
         "",
-        "## What it takes and gives",
-        f"Samples of shape {tuple(config.input.shape)} ({config.input.dtype}{bytes_in}, channels first), "
-        "normalised inside by mean "
-        f"{config.input.mean} and std {config.input.std}. It tells apart: {', '.join(config.classes)}.",
+        "## Input and output",
+        f"Samples of shape {tuple(config.input.shape)} ({config.input.dtype}{bytes_in}, channels first). "
+        f"The model normalises them with mean {config.input.mean} and std {config.input.std}. "
+        f"Classes: {', '.join(config.classes)}.",
         "",
         "## Use",
         *_use(config),
         "",
-        "## Where it comes from",
+        "## Provenance",
         *(f"- {name.replace('_', ' ')}: {value}" for name, value in run.items()),
     ]
     return "\n".join(lines) + "\n"
@@ -70,10 +70,8 @@ def _use(config: ExportConfig) -> list[str]:
         name = config.network.partition(":")[2]
         lines += [
             "",
-            (
-                f"Without pfedsim, on normalised samples: `{name}({call})` of `{NETWORK}` with the tensors "
-                "of `model.safetensors`."
-            ),
+            f"Without pfedsim, on normalised samples: `{name}({call})` in `{NETWORK}`, with the tensors of "
+            "`model.safetensors`.",
         ]
     if ONNX in config.files:
         lines += [

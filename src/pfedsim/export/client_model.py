@@ -1,5 +1,4 @@
-"""One client's model as its users meet it: samples as stored go in, class names and probabilities come
-out."""
+"""One client's model, ready to use: it takes samples as stored and returns class names and probabilities."""
 
 from __future__ import annotations
 
@@ -16,9 +15,9 @@ from pfedsim.errors import Error
 
 
 class ClientModel(nn.Module):
-    """Takes samples as the data set stores them, normalises them, and gives class scores. The network alone
-    is `module`. `fill`: what stands for a missing value of each channel at this client, where its data had
-    any; `columns`: what a table's columns are called."""
+    """Takes samples as the data set stores them, normalises them, and returns class scores. `module` is the plain
+    network; `fill`: the value for missing cells of each channel at this client, if its data had any; `columns`:
+    the names of a table's columns."""
 
     mean: Tensor
     std: Tensor
@@ -47,17 +46,16 @@ class ClientModel(nn.Module):
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores of checked samples; what an exported program computes."""
+        """Class scores of checked samples. Exported programs compute this function."""
         scores: Tensor = self.module(self._normal(x))
         return scores
 
     def _normal(self, x: Tensor) -> Tensor:
-        whole = x if self.fill is None else torch.where(x.isnan(), self.fill, x)
-        return normalised(whole, self.mean, self.std)
+        filled = x if self.fill is None else torch.where(x.isnan(), self.fill, x)
+        return normalised(filled, self.mean, self.std)
 
     def samples(self, x: Any) -> Tensor:
-        """Samples checked against what the model takes: their shape, and bytes, or values 0 to 1, where it
-        was trained on bytes."""
+        """Check the samples' shape and values; a model trained on bytes takes bytes, or values from 0 to 1."""
         samples = torch.as_tensor(x)
         if tuple(samples.shape[1:]) != self.shape:
             raise Error(
@@ -67,14 +65,12 @@ class ClientModel(nn.Module):
         if samples.dtype.is_complex or samples.dtype == torch.bool:
             raise Error(f"samples are {samples.dtype}; this model takes {self.dtype}")
         if samples.dtype == torch.uint8 and self.dtype != "uint8":
-            samples = samples.to(torch.float32)  # numbers, not pixels: the model never saw bytes
+            samples = samples.to(torch.float32)  # numbers, not pixels: the model was not trained on bytes
         if samples.dtype != torch.uint8:
             samples = samples.to(torch.float32)
             bad = samples.isinf() if self.fill is not None else ~samples.isfinite()
             if bad.any():
-                raise Error(
-                    f"samples have {int(bad.sum())} missing or infinite values; fill them in before"
-                )
+                raise Error(f"samples have {int(bad.sum())} missing or infinite values; replace them first")
             if self.dtype == "uint8" and len(samples) and not 0 <= samples.min() <= samples.max() <= 1:
                 raise Error(
                     f"samples have values from {samples.min():g} to {samples.max():g}; this model takes "
@@ -83,31 +79,31 @@ class ClientModel(nn.Module):
         return samples
 
     def inputs(self, x: Any) -> Tensor:
-        """Samples as `module` takes them: bytes brought to 0..1, then the set's mean and deviation."""
+        """Samples as `module` takes them: bytes scaled to 0..1, then normalised with the data set's mean and
+        std."""
         return self._normal(self.samples(x))
 
     def scores(self, x: Any) -> Tensor:
-        """(sample, class) scores before the softmax."""
+        """Scores before the softmax, of shape (sample, class)."""
         with torch.no_grad():
             parts = [self(part) for part in torch.split(self.samples(x), CHUNK)]
         return torch.cat(parts) if parts else torch.zeros(0, len(self.classes))
 
     def probabilities(self, x: Any) -> Tensor:
-        """(sample, class) probabilities."""
+        """Probabilities, of shape (sample, class)."""
         return self.scores(x).double().softmax(1)
 
     def predict(self, x: Any) -> list[str]:
-        """Each sample's most probable class, by name."""
+        """The name of each sample's most probable class."""
         return [self.classes[k] for k in self.scores(x).argmax(1).tolist()]
 
 
 def rebuild(name: str, shape: Sequence[int], classes: int, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """The network `name` with these tensors in it; refuses tensors of another network by name."""
-    with torch_seeded(0, "model"):  # its first values are thrown away; the caller's generator is left alone
+    """Build the network `name` and load these tensors. Tensors of another network are an error."""
+    with torch_seeded(0, "model"):  # keeps the caller's generator; the initial values are overwritten
         module = models.build(name, tuple(shape), classes)
-    own = {
-        k: t for k, t in module.state_dict().items() if t.is_floating_point()
-    }  # the batch counters of norm layers are not kept
+    # the batch counters of norm layers, which are integers, are not kept
+    own = {k: t for k, t in module.state_dict().items() if t.is_floating_point()}
     odd = sorted(own.keys() ^ tensors.keys())
     if odd:
         what = "is missing" if odd[0] in own else "is not one of its tensors"

@@ -1,5 +1,4 @@
-"""config.json of an exported model: all that is needed to rebuild it, feed it and know where it comes
-from."""
+"""config.json of an exported model: how to rebuild it, its input, and its provenance."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 
 
 class Input(BaseModel):
-    """One sample as the model takes it; bytes are brought to 0..1 before mean and std."""
+    """The model's input. Bytes are scaled to 0..1 before mean and std are applied."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -21,17 +20,16 @@ class Input(BaseModel):
     mean: list[float]
     std: list[Annotated[float, Field(gt=0)]]
     fill: list[float] | None = None
-    """what stands for a missing value of each channel at this client; None: there must be none"""
+    """the value for missing cells of each channel at this client; None: there must be no missing cells"""
     columns: list[str] | None = None
-    """what the numbers of a table's row are called, in their order, where the data said it"""
+    """the names of a table's columns, in order, if known"""
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Self:
         channels = (self.shape or [0])[0]
         if {len(self.mean), len(self.std), channels if self.fill is None else len(self.fill)} != {channels}:
             raise ValueError(
-                "mean and std must hold one number for each channel of the shape, and fill where there "
-                "is one"
+                "mean, std and, if given, fill must hold one number for each channel of the shape"
             )
         if self.columns is not None and [len(self.columns)] != self.shape:
             raise ValueError("columns must hold one name for each number of a sample")
@@ -39,24 +37,23 @@ class Input(BaseModel):
 
 
 class ExportConfig(BaseModel):
-    """What config.json holds."""
+    """The contents of config.json."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal["pfedsim-model/1"] = "pfedsim-model/1"
     network: str = Field(pattern=rf"^([a-z0-9_]+|{NETWORK}:[A-Za-z_][A-Za-z0-9_]*)$")
-    """a network of pfedsim by name, or the class inside network.py"""
+    """the name of a pfedsim network, or the class in network.py"""
     arguments: dict[str, Any]
-    """what the network's class is called with"""
+    """the arguments of the network's class"""
     head: str
     classes: list[str] = Field(min_length=1)
     input: Input
     test: dict[str, Any]
-    """the run's own scores of this client on its test part: as served (this model) and after local
-    epochs"""
+    """the run's scores of this client on its test part: as served (this model) and after local epochs"""
     run: dict[str, Any]
-    """which run, which client, and the digests of configuration, data, partition and models"""
+    """the run, the client, and the digests of configuration, data, partition and models"""
     checked: dict[str, Any]
-    """how far the exported programs' scores lie from the model's, at most, over so many real samples"""
+    """the largest difference between the exported programs' scores and the model's, and the number of samples"""
     files: dict[FileName, str]
     """sha256 of each file"""

@@ -1,4 +1,4 @@
-"""An exported model onto the Hugging Face hub."""
+"""Push an exported model to the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pfedsim.export.read import read_config
 
 
 def push(folder: Path, repository: str) -> str:
-    """Uploads the export `folder` to `owner/name`, made private where it is new; returns its address."""
+    """Upload the export `folder` to `owner/name`, which is created as private if it is new; return its URL."""
     try:
         import huggingface_hub
     except ImportError:
@@ -20,9 +20,7 @@ def push(folder: Path, repository: str) -> str:
     try:
         api.create_repo(repository, private=True, exist_ok=True)
         api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
-    except (
-        Exception
-    ) as error:  # no token, no right, no net, no such name: the hub's library has a class for each
+    except Exception as error:  # the library has many classes for a missing token, permission or network
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise Error(f"{folder} could not be pushed to {repository!r}: {first}") from error
     return f"{api.endpoint}/{repository}"

@@ -1,4 +1,4 @@
-"""A model as a program that runs without pfedsim, held against the original on real samples."""
+"""Export a model as a program that runs without pfedsim, checked against the original on real samples."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch import Tensor
 from pfedsim.errors import Error
 from pfedsim.export.client_model import ClientModel
 
-CLOSE = 1e-5  # largest difference of a score, as a share of the largest score where that is above 1
+CLOSE = 1e-5  # largest allowed difference of a score, relative to the largest score if that is above 1
 
 
 def write_onnx(model: ClientModel, x: Tensor, path: Path) -> float:
-    """model.onnx: input `x` (samples as stored, any number), output `scores`. Returns how far it lies from
-    the model at most."""
+    """Write model.onnx, with input `x` (any number of samples as stored) and output `scores`. Returns its largest
+    difference from the model."""
     try:
         import onnxruntime
         import onnxscript  # noqa: F401 - torch needs it
@@ -45,7 +45,7 @@ def write_onnx(model: ClientModel, x: Tensor, path: Path) -> float:
 
 
 def write_pt2(model: ClientModel, x: Tensor, path: Path) -> float:
-    """model.pt2: the same by torch.export, for `torch.export.load(path).module()(x)`."""
+    """Write model.pt2 with torch.export, for `torch.export.load(path).module()(x)`."""
     with _quietly("torch.export"):
         program = torch.export.export(
             model, (_two(x),), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},)
@@ -58,20 +58,20 @@ def write_pt2(model: ClientModel, x: Tensor, path: Path) -> float:
 
 
 def _two(x: Tensor) -> Tensor:
-    """A batch of two: from one alone torch would conclude that there is always one."""
+    """A batch of two: from a batch of one, torch would specialise to batches of one."""
     return x[:2] if len(x) > 1 else x.repeat(2, *[1] * (x.ndim - 1))
 
 
 def _difference(kind: str, model: ClientModel, x: Tensor, run: Callable[[Tensor], np.ndarray]) -> float:
-    """Over all samples at once, and over the first alone."""
+    """The largest difference on all samples at once and on the first alone."""
     largest = 0.0
     for part in (x, x[:1]):
         right = model.scores(part).numpy()
         apart = float(np.abs(run(part) - right).max())
         if not apart <= CLOSE * max(1.0, float(np.abs(right).max())):
             raise Error(
-                f"the {kind} program's scores lie {apart:g} from the model's on its own test samples; it "
-                "is not exported"
+                f"the {kind} program's scores differ from the model's by {apart:g} on the client's test samples; "
+                "it is not exported"
             )
         largest = max(largest, apart)
     return largest
@@ -79,7 +79,7 @@ def _difference(kind: str, model: ClientModel, x: Tensor, run: Callable[[Tensor]
 
 @contextmanager
 def _quietly(kind: str) -> Iterator[None]:
-    """Without the exporters' chatter; what they cannot do becomes one sentence."""
+    """Silence the exporters' logs and warnings, and turn their errors into one sentence."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

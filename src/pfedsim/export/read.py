@@ -1,4 +1,4 @@
-"""An exported model from its folder; one that is not whole, or not what it says, is refused by name."""
+"""Load an exported model from its folder, checking every file."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pfedsim.export.config import NETWORK, TENSORS, ExportConfig
 
 
 def load(path: str | Path, trust: bool = False) -> ClientModel:
-    """The model in this folder, ready to predict. A network of its author's own comes as a Python file,
-    which runs only with `trust`."""
+    """Load the model in this folder. If the author's own network comes with it as a Python file, that file is run
+    only with `trust`."""
     folder = Path(path)
     config = read_config(folder)
     content = {name: checked(folder, name, digest) for name, digest in config.files.items()}
@@ -28,8 +28,8 @@ def load(path: str | Path, trust: bool = False) -> ClientModel:
             raise Error(f"{folder / 'config.json'} names no {NETWORK}, but its network is {network}")
         if not trust:
             raise Error(
-                f"{folder} brings its own network, code that would be run: read {folder / NETWORK}, then "
-                "ask again with trust"
+                f"{folder} contains the code of its network, which would be run: read {folder / NETWORK}, then "
+                "load it with trust"
             )
         network = f"{folder / network}"
     try:
@@ -39,22 +39,14 @@ def load(path: str | Path, trust: bool = False) -> ClientModel:
     about = config.input
     try:
         module = rebuild(network, about.shape, len(config.classes), tensors)
-        return ClientModel(
-            module,
-            config.classes,
-            about.shape,
-            about.dtype,
-            about.mean,
-            about.std,
-            about.fill,
-            about.columns,
-        )
+        constants = about.shape, about.dtype, about.mean, about.std
+        return ClientModel(module, config.classes, *constants, about.fill, about.columns)
     except Error as error:
         raise Error(f"{folder} cannot be rebuilt: {error}") from error
 
 
 def read_config(folder: Path) -> ExportConfig:
-    """The folder's config.json, checked."""
+    """Read and check the folder's config.json."""
     path = folder / "config.json"
     if not path.is_file():
         raise Error(
@@ -67,21 +59,20 @@ def read_config(folder: Path) -> ExportConfig:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise Error(
-            f"{path} is not of a model exported by pfedsim: {place + ': ' if place else ''}{first['msg']}"
+            f"{path} does not describe a model exported by pfedsim: {place + ': ' if place else ''}{first['msg']}"
         ) from None
 
 
 def checked(folder: Path, name: str, digest: str) -> bytes:
-    """A file's content, if it is the one that config.json speaks of."""
+    """A file's content, after checking its sha256."""
     path = folder / name
     if not path.is_file():
-        raise Error(f"{folder} is not whole: {name} is missing")
+        raise Error(f"{folder} is incomplete: {name} is missing")
     content = path.read_bytes()
     found = hashlib.sha256(content).hexdigest()
     if found != digest:
-        why = "it was cut short, changed, or belongs to another export"
+        why = "it was truncated, changed, or belongs to another export"
         raise Error(
-            f"{path} is not the file that config.json speaks of (sha256 {found[:12]}..., not "
-            f"{digest[:12]}...): {why}"
+            f"{path} is not the file named in config.json (sha256 {found[:12]}..., not {digest[:12]}...): {why}"
         )
     return content

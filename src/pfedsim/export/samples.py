@@ -1,5 +1,4 @@
-"""Pictures, folders of them, tables and `.npz` files as samples for a model; what does not fit gets one
-sentence."""
+"""Read pictures, folders of pictures, tables and `.npz` files as samples for a model."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from pfedsim.export.client_model import ClientModel
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Samples as a model takes them, what each is called and, where the source says it, its true class."""
+    """Samples as a model takes them, with their names and, if known, their true classes."""
 
     names: list[str]
     x: np.ndarray
@@ -28,7 +27,7 @@ class Samples:
 
 
 def read(model: ClientModel, sources: Sequence[Path], resize: bool = False) -> Samples:
-    """One table, one `.npz`, or any number of pictures and folders of pictures."""
+    """Read one table, one `.npz`, or any number of pictures and folders of pictures."""
     missing = [path for path in sources if not path.exists()]
     if missing:
         raise Error(f"there is no file or folder {missing[0]}")
@@ -48,37 +47,34 @@ def _pictures(path: Path) -> list[Path]:
             file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()
         )
         if not found:
-            raise Error(f"{path} holds no picture ({', '.join(SUFFIXES)})")
+            raise Error(f"{path} has no pictures ({', '.join(SUFFIXES)})")
         return found
     if path.suffix.lower() in (".npz", ".csv"):
         raise Error(
-            f"{path} stands among others; a model takes pictures and folders of them, or one .csv, or "
-            "one .npz"
+            f"{path} must be the only input: give pictures and folders of pictures, or one .csv, or one .npz"
         )
     return [path]
 
 
 def picture(model: ClientModel, file: Path | IO[bytes], resize: bool = False) -> np.ndarray:
-    """One picture as (channels, height, width) bytes, grey or colour as the model has it; `resize` brings
-    it to the model's size."""
+    """Read one picture as bytes of shape (channels, height, width), in grey or colour as the model needs; `resize`
+    rescales it to the model's size."""
     if model.dtype != "uint8" or len(model.shape) != 3 or model.shape[0] not in (1, 3):
         raise Error(
-            f"this model takes {model.dtype} samples of shape {model.shape}, not pictures; give them as "
-            "a .npz with x"
+            f"this model takes {model.dtype} samples of shape {model.shape}, not pictures; give a .npz with x"
         )
     channels, height, width = model.shape
     image = image_in(file, grey=channels == 1)
     if image.size != (width, height) and not resize:
         name = file if isinstance(file, Path) else "the picture"
         what = f"is {image.width} x {image.height} pixels; this model takes {width} x {height}"
-        raise Error(f"{name} {what} (--resize brings pictures to that size)")
+        raise Error(f"{name} {what} (--resize rescales pictures)")
     return pixels_of(rescaled(image, width, height))
 
 
 def table(model: ClientModel, path: Path) -> Samples:
-    """A CSV file with a sample in each row, its numbers under the names that they had in the data that the
-    model was trained on, or without a heading in their order; a cell may be missing for a model that has
-    learnt what stands for it."""
+    """Read a CSV file with one sample per row. Its columns are named as in the training data, or, without a header,
+    are in that order. Cells may be missing if the model has fill values."""
     if len(model.shape) != 1:
         raise Error(f"this model takes samples of shape {model.shape}, not rows of a table")
     try:
@@ -88,7 +84,7 @@ def table(model: ClientModel, path: Path) -> Samples:
         raise Error(f"{path} is not a CSV table: {error}") from error
     head = [cell.strip() for cell in rows.pop(0)] if rows and _is_heading(model, rows[0]) else None
     if not rows:
-        raise Error(f"{path} holds no row of numbers")
+        raise Error(f"{path} has no rows of numbers")
     (columns,) = model.shape
     first = 1 if head is None else 2
     if head is not None and model.columns is not None:
@@ -130,7 +126,7 @@ def _is_heading(model: ClientModel, row: list[str]) -> bool:
 
 
 def npz(model: ClientModel, path: Path) -> Samples:
-    """The `x` of a .npz file, as `--data` takes it; with `y`, their true classes."""
+    """Read `x` of a .npz file, as `--data` takes it, and with `y` the true classes."""
     arrays = arrays_in(path)
     if "x" not in arrays:
         raise Error(f"{path} has no array 'x'; it has {', '.join(sorted(arrays)) or 'none'}")
@@ -147,7 +143,7 @@ def _labels(model: ClientModel, path: Path, arrays: dict[str, np.ndarray]) -> li
         return [str(label) for label in y.tolist()]
     classes = [str(c) for c in arrays["classes"].tolist()] if "classes" in arrays else list(model.classes)
     if y.dtype.kind not in "iu" or (len(y) and not 0 <= y.min() <= y.max() < len(classes)):
-        raise Error(f"{path}: y must hold words, or whole numbers from 0 to {len(classes) - 1}")
+        raise Error(f"{path}: y must hold words, or integers from 0 to {len(classes) - 1}")
     return [classes[k] for k in y.tolist()]
 
 

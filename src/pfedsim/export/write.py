@@ -1,5 +1,4 @@
-"""A client's model into a folder of its own: tensors, config, card, and programs for other runtimes where
-asked."""
+"""Export a client's model to a folder: tensors, config, model card and, if asked, programs for other runtimes."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ SAMPLES = "samples.npz"
 
 
 def load_federation(run: Run, data_dir: str | None = None) -> Federation:
-    """The run's clients with their samples, read anew from where the run had them (or from `data_dir`)."""
+    """The run's federation, with its data read again from the run's data folder or from `data_dir`."""
     place = {
         "data_dir": data_dir or run.manifest.get("place", {}).get("data_dir"),
         "partition": str(run.path / "partition.json"),
@@ -48,25 +47,25 @@ def export(
     pt2: bool = False,
     samples: bool = False,
 ) -> Path:
-    """Writes the folder `out`, or nothing. ONNX, torch.export and the client's test samples need the run's
-    `federation`."""
+    """Write the folder `out` completely, or not at all. ONNX, torch.export and the client's test samples need the
+    run's `federation`."""
     model = run.client(client)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Error(f"{out} exists already; an export is written to a folder of its own")
-    whole = out.resolve()
-    if whole == Path.cwd():
-        raise Error(f"{out} is the working directory; an export is written to a folder of its own")
-    part = whole.with_name(whole.name + ".part")
+        raise Error(f"{out} already exists; choose a new folder for the export")
+    target = out.resolve()
+    if target == Path.cwd():
+        raise Error(f"{out} is the working directory; choose a new folder for the export")
+    part = target.with_name(target.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     try:
         x = _write(run, client, model, part, federation, onnx, pt2, samples)
         if not load(part, trust=True).scores(x).equal(model.scores(x)):
             raise Error(
-                f"client {client}'s model, rebuilt from its export, gives other scores; it is not exported"
+                f"client {client}'s model gives different scores when loaded from its export; it is not exported"
             )
-        shutil.rmtree(whole, ignore_errors=True)
-        part.rename(whole)
+        shutil.rmtree(target, ignore_errors=True)
+        part.rename(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return out
@@ -82,7 +81,7 @@ def _write(
     pt2: bool,
     samples: bool,
 ) -> Tensor:
-    """All files; returns the samples that they were checked with."""
+    """Write all files; return the samples that they were checked with."""
     x = torch.zeros(1, *model.shape, dtype=getattr(torch, model.dtype))
     (folder / TENSORS).write_bytes(save(_tensors(model), {"format": "pt"}))
     network = run.index["model"]
@@ -117,9 +116,7 @@ def _write(
         checked=differences,
         files={p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir())},
     )
-    if (
-        samples and federation is not None
-    ):  # not one of the model's files: whoever passes the model on may leave them out
+    if samples and federation is not None:  # not listed in `files`: they may be removed before sharing
         np.savez_compressed(folder / SAMPLES, x=x.numpy(), y=y.numpy(), classes=np.array(model.classes))
     (folder / "config.json").write_text(config.model_dump_json(indent=1) + "\n")
     (folder / "README.md").write_text(card(config))
@@ -135,7 +132,7 @@ def _tensors(model: ClientModel) -> dict[str, Tensor]:
 
 
 def _copy_source(model: ClientModel, path: Path) -> str:
-    """The file that defines a user's own network, beside its tensors; returns the class's name."""
+    """Copy the file that defines a user's own network; return the name of its class."""
     kind = type(model.module)
     try:
         source = inspect.getsourcefile(kind)
@@ -143,15 +140,15 @@ def _copy_source(model: ClientModel, path: Path) -> str:
         source = None
     if source is None or not Path(source).is_file() or "." in kind.__qualname__:
         raise Error(
-            f"{kind.__qualname__} is not the class of a Python file of its own, so that its export could "
-            "not be rebuilt elsewhere"
+            f"{kind.__qualname__} is not defined at the top level of a Python file, so its export could not be "
+            "loaded elsewhere"
         )
     shutil.copyfile(source, path)
     return kind.__qualname__
 
 
 def _scores(run: Run, client: int) -> dict[str, Any]:
-    """The run's own figures of this client at the end."""
+    """The run's final scores of this client."""
     rows = [
         r
         for r in run.clients()

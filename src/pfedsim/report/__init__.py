@@ -1,4 +1,4 @@
-"""Runs as tables and pictures for people."""
+"""Tables, pictures and reports of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a curve is drawn, in every picture that has one."""
+"""Draw a curve with a band, the same way in every picture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def draw_curve(
     axes: Axes, name: str, several: Sequence[Mapping[float, float]], style: Mapping[str, Any]
 ) -> None:
-    """The mean of several lines (x -> y) where all have a point, their range shaded."""
+    """Draw the mean of several lines (x -> y) where all have a point, with their range shaded."""
     common = sorted(set.intersection(*(set(line) for line in several)))
     values = np.array([[line[x] for x in common] for line in several])
     axes.plot(common, values.mean(0), label=name, **style)

@@ -28,7 +28,7 @@ HEADINGS = (
 
 
 def write(report: Report, folder: Path) -> list[Path]:
-    """bench.json, bench.md, bench.png."""
+    """Write bench.json, bench.md and bench.png."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench.json").write_text(json.dumps(report.plain(), indent=1) + "\n")
     (folder / "bench.md").write_text(markdown(report))
@@ -36,7 +36,7 @@ def write(report: Report, folder: Path) -> list[Path]:
 
 
 def markdown(report: Report) -> str:
-    """Every figure in a table."""
+    """The report as Markdown tables."""
     m = report.machine
     lines = [
         f"{m['cpu']}, {m['cores']} cores, kernels {m['kernels'] or 'none'}, torch {m['torch']}; one "
@@ -88,7 +88,7 @@ def markdown(report: Report) -> str:
 
 
 def chart(report: Report, path: Path) -> Path:
-    """Samples a second of each way, for each shape."""
+    """A bar chart of samples per second, by network shape and implementation."""
     figure, axes = plt.subplots(figsize=(9, 4.2), layout="constrained")
     shapes = list(report.training)
     ways = list(next(iter(report.training.values())))

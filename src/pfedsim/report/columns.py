@@ -1,4 +1,4 @@
-"""The columns of a comparison by the names that `--columns` takes."""
+"""The columns of a comparison, as named in `--columns`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLUMNS = (
 
 
 def check_columns(names: Sequence[str]) -> None:
-    """Refuses a column that there is not."""
+    """Raise an error for an unknown column."""
     for name in names:
         if name not in COLUMNS:
             raise Error(f"--columns {name}: there is no such column; {nearest(name, COLUMNS)}")

@@ -1,4 +1,4 @@
-"""A comparison as a document: tables, one honest sentence, pictures; and as CSV."""
+"""A comparison as tables, one sentence and pictures, and as CSV."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SERVED, TUNED = "Difference as served, points", "Difference after local epochs, 
 
 @dataclass(frozen=True)
 class Column:
-    """What `--columns` calls it, the table it stands in, its heading, and an entry for each method."""
+    """A column: its name for `--columns`, its table, its heading, and an entry for each method."""
 
     name: str
     table: str
@@ -46,7 +46,7 @@ class Column:
 
 
 def columns(comparison: Comparison) -> list[Column]:
-    """What a comparison shows, left to right."""
+    """All columns of a comparison, from left to right."""
     methods, epochs = comparison.methods, comparison.epochs
 
     def accuracy(name: str, heading: str, *path: str, table: str = ACCURACY) -> Column:
@@ -87,7 +87,7 @@ def _worse_off(comparison: Comparison, method: str) -> Entry:
 
 
 def _difference(comparison: Comparison, reference: str, model: str, name: str) -> Column:
-    """Points above the reference method, with the paired bootstrap's 95% interval."""
+    """The difference to the reference method in points, with the 95% interval of a paired bootstrap."""
     shown = []
     for method in comparison.methods:
         if method == reference:
@@ -102,7 +102,7 @@ def _difference(comparison: Comparison, reference: str, model: str, name: str) -
 
 
 def points(value: float, sign: str = "") -> str:
-    """A difference in points, without a minus before zero."""
+    """A difference in points; never a negative zero."""
     return f"{round(100 * value, 1) + 0.0:{sign}.1f}"
 
 
@@ -111,7 +111,7 @@ def interval(difference: Difference) -> str:
 
 
 def tables(comparison: Comparison, chosen: Sequence[str] = ()) -> list[Table]:
-    """A table for each subject; with `chosen`, one of these columns alone."""
+    """One table for each subject; with `chosen`, one table of only these columns."""
     shown = columns(comparison)
     if not chosen:
         return [
@@ -133,7 +133,7 @@ def _table(comparison: Comparison, title: str, shown: Sequence[Column]) -> Table
 
 
 def rows(comparison: Comparison) -> list[dict[str, Any]]:
-    """A row per method: the number behind every column."""
+    """One row per method, with the number behind every column."""
     shown = columns(comparison)
     return [
         {"method": method, **{c.name: c.entries[k].value for c in shown}}
@@ -142,7 +142,7 @@ def rows(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def caption(comparison: Comparison) -> str:
-    """What was compared."""
+    """A caption that says what was compared."""
     summary = next(iter(next(iter(comparison.runs.values())).values())).summary
     seeds = ", ".join(map(str, comparison.seeds))
     spread = "mean (std over seeds)" if len(comparison.seeds) > 1 else "one seed"
@@ -155,8 +155,8 @@ def caption(comparison: Comparison) -> str:
 
 
 def verdict(comparison: Comparison) -> str:
-    """One honest sentence: who serves best, by how much over training alone, and what local epochs leave of
-    it."""
+    """The result in one sentence: the best method as served, its lead over training alone, and what remains after
+    local epochs."""
     served = {m: float(comparison.figures(m, "served", "micro").mean()) for m in comparison.methods}
     others = {m: v for m, v in served.items() if m != ALONE}
     if not others:
@@ -177,7 +177,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def _after_local_epochs(others: dict[str, float], after: dict[str, float], best: str) -> str:
-    """What the same local epochs for everybody leave of the lead."""
+    """What remains of the lead after the same local epochs for all methods."""
     top, low = max(after, key=lambda m: after[m]), min(others, key=lambda m: others[m])
     before, left = 100 * (others[best] - others[low]), 100 * (after[best] - after[low])
     text = f"; after the same local epochs {top} is best"
@@ -188,7 +188,7 @@ def _after_local_epochs(others: dict[str, float], after: dict[str, float], best:
 
 
 def document(comparison: Comparison, chosen: Sequence[str] = ()) -> Document:
-    """Tables, the sentence and pictures; client by client and similarities are of the first seed."""
+    """Tables, the sentence and pictures. Accuracies by client and similarities are those of the first seed."""
     words: list[str | Table] = [caption(comparison), *tables(comparison, chosen), verdict(comparison)]
     sections = [Section("Methods compared", words), Section("Pictures", _pictures(comparison))]
     return Document("comparison", f"Comparison: {caption(comparison).partition(':')[0]}", sections)
@@ -207,7 +207,7 @@ def _pictures(comparison: Comparison) -> list[Figure]:
 
 
 def long_csv(comparison: Comparison) -> str:
-    """One line per method, seed and figure: numbers, not entries."""
+    """One line per method, seed, model and score."""
     file = io.StringIO()
     table = csv.writer(file, lineterminator="\n")
     table.writerow(["method", "seed", "model", "figure", "value"])
@@ -220,8 +220,8 @@ def long_csv(comparison: Comparison) -> str:
 
 
 def client_csv(comparison: Comparison) -> str:
-    """One line per method, seed and client: its accuracy, and its gain over the same client alone and with
-    the common model."""
+    """One line per method, seed and client: its accuracy, and its gain over the same client with Local-Only and
+    FedAvg."""
     file = io.StringIO()
     table = csv.writer(file, lineterminator="\n")
     references = [m for m in (ALONE, COMMON) if m in comparison.runs]
@@ -237,7 +237,7 @@ def client_csv(comparison: Comparison) -> str:
 
 
 def write(comparison: Comparison, folder: Path, chosen: Sequence[str] = ()) -> list[Path]:
-    """table.md, table.tex, table.csv, gains.csv, and the pictures as PNG in figures/."""
+    """Write table.md, table.tex, table.csv, gains.csv, and the pictures as PNG in figures/."""
     folder.mkdir(parents=True, exist_ok=True)
     shown = tables(comparison, chosen)
     words = [caption(comparison), *map(markdown_table, shown), verdict(comparison)]
@@ -253,12 +253,12 @@ def write(comparison: Comparison, folder: Path, chosen: Sequence[str] = ()) -> l
 
 
 def draw(comparison: Comparison, folder: Path) -> list[Path]:
-    """The pictures as PNG."""
+    """Save the pictures as PNG."""
     return pictures.save(_pictures(comparison), folder)
 
 
 def write_page(comparison: Comparison, folder: Path, chosen: Sequence[str] = ()) -> Path:
-    """The comparison as one self-contained page, report.html."""
+    """Write the comparison as one self-contained page, report.html."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.html"
     path.write_text(html(document(comparison, chosen)))
@@ -266,5 +266,5 @@ def write_page(comparison: Comparison, folder: Path, chosen: Sequence[str] = ())
 
 
 def notebook(comparison: Comparison) -> str:
-    """What a notebook shows: the tables and the sentence."""
+    """The tables and the sentence as HTML, for notebooks."""
     return "".join(map(html_table, tables(comparison))) + f"<p>{verdict(comparison)}</p>"

@@ -1,4 +1,4 @@
-"""A federation's data as tables and pictures: who holds how much of what, and what it looks like."""
+"""Tables and pictures of a federation's data: each client's samples and labels, and example samples."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ if TYPE_CHECKING:
 
     from pfedsim.data.dataset import DataSet
 
-MOST_ROWS, MOST_COLUMNS = 20, 12  # of a table on the screen, and of a sheet
+MOST_ROWS, MOST_COLUMNS = 20, 12  # of a table on the screen and of a sheet of samples
 FORMATS = ("png", "svg")
 
 
 def statistics(federation: Federation) -> list[dict[str, Any]]:
-    """For every client: its samples, its classes and how much of it is its largest class."""
+    """For every client: its samples, its classes and the share of its largest class."""
     rows = []
     for i, (split, counts) in enumerate(
         zip(federation.partition.clients, federation.label_counts(), strict=True)
     ):
+        largest = float(counts.max() / counts.sum()) if counts.sum() else 0.0
         rows.append(
             {
                 "client": i,
@@ -39,9 +40,7 @@ def statistics(federation: Federation) -> list[dict[str, Any]]:
                 "test": len(split.test),
                 "samples": int(counts.sum()),
                 "classes": int((counts > 0).sum()),
-                "largest class, %": round(100 * float(counts.max() / counts.sum()), 1)
-                if counts.sum()
-                else 0.0,
+                "largest class, %": round(100 * largest, 1),
                 "unseen": "yes" if i >= federation.clients - federation.unseen else "",
             }
         )
@@ -49,7 +48,7 @@ def statistics(federation: Federation) -> list[dict[str, Any]]:
 
 
 def summary(federation: Federation) -> str:
-    """The line that the paper's data table has: mean and population deviation of the clients' sizes."""
+    """The partition in one sentence. As in the paper's data table, std is the population's standard deviation."""
     sizes = np.array([row["samples"] for row in statistics(federation)])
     classes = np.mean([row["classes"] for row in statistics(federation)])
     data, kind = federation.data, federation.partition.recipe.get("kind", "a file")
@@ -63,7 +62,7 @@ def summary(federation: Federation) -> str:
 
 
 def client_table(federation: Federation) -> Table:
-    """The clients' statistics, the first of them where there are many."""
+    """The statistics of the first clients."""
     rows = statistics(federation)
     shown = [
         key
@@ -75,7 +74,7 @@ def client_table(federation: Federation) -> Table:
 
 
 def label_table(federation: Federation) -> Table | None:
-    """Samples of each class at each client; None where there are too many classes for a screen."""
+    """Samples of each class at each client; None if there are too many classes for a screen."""
     if len(federation.data.classes) > MOST_COLUMNS:
         return None
     counts = federation.label_counts()
@@ -96,7 +95,7 @@ def _table(headings: list[str], rows: list[list[str]]) -> Table:
 
 
 def write_tables(federation: Federation, folder: Path) -> list[Path]:
-    """clients.csv and labels.csv, whole."""
+    """Write clients.csv and labels.csv, with all clients."""
     rows = statistics(federation)
     counts = [[i, *map(int, row)] for i, row in enumerate(federation.label_counts())]
     return [
@@ -113,8 +112,8 @@ def _csv(path: Path, heading: list[str], rows: list[list[Any]]) -> Path:
 
 
 def bubbles(federation: Federation, folder: Path) -> list[Path]:
-    """The paper's figure: clients along x, classes along y, a circle for each whose area is the number of
-    samples."""
+    """The paper's bubble plot: clients along x, classes along y, and circles with areas proportional to the number
+    of samples."""
     counts = federation.label_counts()
     clients, classes = counts.shape
     who, what = counts.nonzero()
@@ -123,17 +122,9 @@ def bubbles(federation: Federation, folder: Path) -> list[Path]:
     figure, axes = plt.subplots(figsize=(width, height), layout="constrained")
     room = 72 * min((width - 1.2) / clients, (height - 1) / classes)  # points between two neighbours
     crowded = len(many) > counts.size / 2
-    widest = min(
-        36, (0.9 if crowded else 1.7) * room
-    )  # where few clients hold a class, large circles need not stay apart
-    axes.scatter(
-        who,
-        what,
-        s=np.maximum(widest**2 * many / counts.max(), 0.3),
-        color="#0072B2",
-        alpha=0.65,
-        linewidths=0,
-    )
+    widest = min(36, (0.9 if crowded else 1.7) * room)  # if few clients have a class, circles may overlap
+    areas = np.maximum(widest**2 * many / counts.max(), 0.3)
+    axes.scatter(who, what, s=areas, color="#0072B2", alpha=0.65, linewidths=0)
     if "names" in federation.partition.recipe and clients <= 30:
         axes.set_xticks(range(clients), federation.names, rotation=90, fontsize=8)
     else:
@@ -157,8 +148,7 @@ def bubbles(federation: Federation, folder: Path) -> list[Path]:
 
 
 def sheet(data: DataSet, folder: Path) -> list[Path]:
-    """Samples as they are stored: pictures, a row for each class (each domain, where there are some), or
-    signals. A table has none."""
+    """A sheet of example pictures, with a row for each class (or domain), or of signals. Tables have none."""
     if len(data.shape) == 1:
         return []
     return _signals(data, folder) if len(data.shape) == 2 else _pictures(data, folder)
@@ -168,11 +158,8 @@ def _pictures(data: DataSet, folder: Path) -> list[Path]:
     classes = _spread(len(data.classes), MOST_ROWS if data.domain is None else MOST_COLUMNS)
     if data.domain is None:
         rows = [(data.classes[c], [_places(data.y == c, 10)]) for c in classes]
-        which = (
-            "each class"
-            if len(classes) == len(data.classes)
-            else f"{len(classes)} of the {len(data.classes)} classes"
-        )
+        everything = len(classes) == len(data.classes)
+        which = "each class" if everything else f"{len(classes)} of the {len(data.classes)} classes"
         title = f"{data.name}: ten samples of {which}"
     else:
         rows = [
@@ -186,11 +173,8 @@ def _pictures(data: DataSet, folder: Path) -> list[Path]:
     canvas = np.full((len(rows) * (height + gap) - gap, per_row * (width + gap) - gap, 3), 255, np.uint8)
     for r, (_, groups) in enumerate(rows):
         for k, place in enumerate(p for places in groups for p in places):
-            pixels = _shown(data, data.x[place])
-            canvas[
-                r * (height + gap) : r * (height + gap) + height,
-                k * (width + gap) : k * (width + gap) + width,
-            ] = pixels
+            top, left = r * (height + gap), k * (width + gap)
+            canvas[top : top + height, left : left + width] = _shown(data, data.x[place])
     scale = 9 / canvas.shape[1]
     figure, axes = plt.subplots(
         figsize=(10.5, max(1.6, scale * canvas.shape[0] + 0.6)), layout="constrained"
@@ -207,7 +191,7 @@ def _pictures(data: DataSet, folder: Path) -> list[Path]:
 
 
 def _shown(data: DataSet, sample: np.ndarray) -> np.ndarray:
-    """One sample as (height, width, 3) bytes; other numbers than pixels are stretched over their range."""
+    """One sample as bytes of shape (height, width, 3); floats are scaled to their range."""
     if sample.dtype != np.uint8:
         low, high = float(np.nanmin(sample)), float(np.nanmax(sample))
         sample = np.nan_to_num((sample - low) / (high - low or 1.0) * 255).astype(np.uint8)
@@ -237,12 +221,12 @@ def _signals(data: DataSet, folder: Path) -> list[Path]:
 
 
 def _spread(count: int, most: int) -> list[int]:
-    """All, or `most` of them evenly apart."""
+    """All indices below `count`, or `most` of them, evenly spaced."""
     return sorted({int(k) for k in np.linspace(0, count - 1, min(count, most))})
 
 
 def _places(chosen: np.ndarray, count: int) -> list[int]:
-    """A few of the chosen samples, evenly apart."""
+    """The positions of up to `count` chosen samples, evenly spaced."""
     places = np.flatnonzero(chosen)
     return [int(places[k]) for k in _spread(len(places), count)] if len(places) else []
 

@@ -1,5 +1,4 @@
-"""A report in parts - words, tables, pictures - and its forms: Markdown, LaTeX, CSV, JSON, PNG and SVG, and
-one HTML page."""
+"""A report of text, tables and pictures, and its output formats: Markdown, LaTeX, CSV, JSON, PNG, SVG and HTML."""
 
 from __future__ import annotations
 
@@ -17,14 +16,13 @@ from pfedsim.report.latex import latex
 BEST, SECOND = "best", "second"
 MARKDOWN = {BEST: "**{}**", SECOND: "<u>{}</u>", "": "{}"}
 HTML = {BEST: "<b>{}</b>", SECOND: "<u>{}</u>", "": "{}"}
-SENTENCE = 30  # characters: a column with longer cells holds words, which are left and wrapped
+SENTENCE = 30  # characters: columns with longer cells are text, aligned left and wrapped
 DAGGERS = ("†", "‡", "§", "¶")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a table shows at one place: its words, whether they are best or second, and the number behind
-    them."""
+    """One cell of a table: its text, its mark (best or second) and the number behind it."""
 
     text: str
     mark: str = ""
@@ -33,8 +31,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
-    """`groups` are headings over several columns: (words, columns), the first column left out. `rules`:
-    rows that a line goes before."""
+    """A table. `groups`: headings over several columns, as (text, number of columns), without the first column.
+    `rules`: rows with a line above."""
 
     name: str
     title: str
@@ -44,22 +42,22 @@ class Table:
     rules: Sequence[int] = ()
     notes: Sequence[str] = ()
     prose: bool = False
-    """cells hold sentences rather than numbers"""
+    """cells contain sentences rather than numbers"""
     for_papers: bool = False
-    """the same numbers as another table, laid out for LaTeX; left out on pages and screens"""
+    """a copy of another table, laid out for LaTeX; not shown on pages and screens"""
     bars: Sequence[int] = ()
-    """columns that LaTeX draws a line before"""
+    """columns with a line to their left in LaTeX"""
     names: int = 1
-    """columns at the left that say what a row is"""
+    """the number of leading columns that name the row"""
 
     def sentences(self) -> list[bool]:
-        """Which columns hold any."""
+        """Which columns contain sentences."""
         return [any(len(row[k].text) > SENTENCE for row in self.rows) for k in range(len(self.head))]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """`draw(path, width in inches)` writes what the path's ending asks for."""
+    """A picture. `draw(path, width in inches)` writes it in the format of the path's suffix."""
 
     name: str
     title: str
@@ -69,7 +67,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it, in order."""
+    """A heading and the parts below it."""
 
     heading: str
     parts: Sequence[str | Table | Figure]
@@ -89,7 +87,7 @@ class Document:
         return [part for part in self.parts() if isinstance(part, Table)]
 
     def shown(self) -> list[Section]:
-        """What pages and screens show."""
+        """The sections that pages and screens show."""
         kept = [
             Section(s.heading, [p for p in s.parts if not (isinstance(p, Table) and p.for_papers)])
             for s in self.sections
@@ -101,13 +99,13 @@ class Document:
 
 
 def entries(*texts: object) -> list[Entry]:
-    """Plain cells."""
+    """Cells without marks."""
     return [text if isinstance(text, Entry) else Entry(str(text)) for text in texts]
 
 
 def ranked(values: Sequence[float | None], texts: Sequence[str]) -> list[Entry]:
-    """Best and second best marked, by the numbers as printed to two decimals. Two may share a place; a place
-    that more share, or everybody, is not marked."""
+    """Cells with best and second best marked, after rounding to two decimals. Two cells may share a mark; a value
+    shared by more than two, or by all, is not marked."""
     shown = [None if v is None else round(v, 2) for v in values]
     known = [v for v in shown if v is not None]
     order = sorted(set(known), reverse=True)
@@ -121,7 +119,7 @@ def ranked(values: Sequence[float | None], texts: Sequence[str]) -> list[Entry]:
 
 
 def markdown(document: Document, level: int = 1, pictures: str | None = None) -> str:
-    """`pictures`: the folder that images are linked from; None: without them."""
+    """The report as Markdown. `pictures`: the folder of the linked images (None: no images)."""
     lines = [f"{'#' * level} {document.title}", ""]
     for section in document.shown():
         if pictures is None and all(isinstance(part, Figure) for part in section.parts):
@@ -153,12 +151,10 @@ def markdown_table(table: Table) -> str:
 
 
 def _headings(table: Table) -> list[str]:
-    """Each column's heading with that of its group before it."""
-    over = (
-        ["", *(words for words, count in table.groups for _ in range(count))]
-        if table.groups
-        else [""] * len(table.head)
-    )
+    """Each column's heading, prefixed with that of its group."""
+    over = [""] * len(table.head)
+    if table.groups:
+        over = ["", *(words for words, count in table.groups for _ in range(count))]
     return [
         f"{words}: {heading}" if words else heading for words, heading in zip(over, table.head, strict=True)
     ]
@@ -169,7 +165,7 @@ def _piped(texts: Sequence[str]) -> str:
 
 
 def html(document: Document) -> str:
-    """The whole report as one page that fetches nothing."""
+    """The report as one self-contained page."""
     sections = [
         (section.heading or "Overview", "\n".join(map(_html_part, section.parts)))
         for section in document.shown()
@@ -188,7 +184,7 @@ def _html_part(part: str | Table | Figure) -> str:
 
 
 def _html_words(text: str) -> str:
-    """Paragraphs, and lines that begin with a dash as a list; `code` in backticks."""
+    """Paragraphs, lists (lines that start with a dash) and `code` as HTML."""
     made = []
     for block in text.split("\n\n"):
         pieces = escape(block).split("`")
@@ -201,7 +197,7 @@ def _html_words(text: str) -> str:
 
 
 def html_table(table: Table) -> str:
-    """The table with its title and notes, as a part of a page."""
+    """The table with its title and notes, as HTML."""
     rows = []
     if table.groups:
         rows.append(
@@ -229,8 +225,8 @@ def html_table(table: Table) -> str:
 
 
 def csv_text(tables: Sequence[Table]) -> str:
-    """One line per cell: table, the row's number and first cell, column, what is printed, and the number
-    behind it where there is one."""
+    """One line per cell: table, the row's number and first cell, the column, the printed text, and the number
+    behind it if there is one."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["table", "number", "row", "column", "printed", "value"])
@@ -238,21 +234,13 @@ def csv_text(tables: Sequence[Table]) -> str:
         names = _headings(table)
         for number, row in enumerate(table.rows, 1):
             for name, cell in list(zip(names, row, strict=True))[1:]:
-                writer.writerow(
-                    [
-                        table.name,
-                        number,
-                        row[0].text,
-                        name,
-                        cell.text,
-                        "" if cell.value is None else cell.value,
-                    ]
-                )
+                value = "" if cell.value is None else cell.value
+                writer.writerow([table.name, number, row[0].text, name, cell.text, value])
     return file.getvalue()
 
 
 def json_text(document: Document) -> str:
-    """Tables as lists of rows."""
+    """All tables as JSON, as lists of rows."""
     tables = [
         {
             "name": t.name,
@@ -268,7 +256,7 @@ def json_text(document: Document) -> str:
 
 
 def write(document: Document, folder: Path) -> list[Path]:
-    """Every form of the report in this folder; what takes no time first."""
+    """Write the report to this folder in every format, the fast ones first."""
     folder.mkdir(parents=True, exist_ok=True)
     forms: dict[str, Callable[[], str]] = {
         "md": lambda: markdown(document, pictures="figures"),

@@ -1,4 +1,4 @@
-"""Runs as pictures."""
+"""Draw pictures of runs."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ if TYPE_CHECKING:
 
 def saved(figure: Figure, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context({"svg.hashsalt": "pfedsim"}):  # equal figures are equal files
-        figure.savefig(
-            path, dpi=130, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None
-        )
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    with matplotlib.rc_context({"svg.hashsalt": "pfedsim"}):  # the same figure gives the same bytes
+        figure.savefig(path, dpi=130, bbox_inches="tight", metadata=metadata)
     plt.close(figure)
     return path
 
 
 def curves(runs: Mapping[str, Sequence[Run]], path: Path, width: float = 7.5) -> Path:
-    """Accuracy over the rounds, as served; several runs under one name are seeds: their mean, with the
-    range shaded."""
+    """Accuracy by round, as served. Several runs of one name are seeds: their mean is drawn, with the range
+    shaded."""
     figure, axes = plt.subplots(figsize=(width, 4.2), layout="constrained")
     bands = any(len(several) > 1 for several in runs.values())
     styles = looks(runs)
@@ -67,7 +66,7 @@ def _mark_switches(axes: Axes, runs: Mapping[str, Sequence[Run]]) -> None:
 
 
 def _switch(run: Run) -> int | None:
-    """The last round of a warm-up; None where a run has none, or nothing else."""
+    """The last round of the warm-up; None if the run has no warm-up, or nothing after it."""
     method, planned = run.config.method_made(), run.config.settings().rounds
     switch = method.warm_rounds(planned) if isinstance(method, TwoStage) else 0
     return switch if 0 < switch < run.summary["rounds"] else None
@@ -84,7 +83,7 @@ def _curve(run: Run) -> dict[float, float]:
 def over_rounds(
     lines: Mapping[str, Mapping[int, float]], path: Path, ylabel: str, title: str, width: float = 7.5
 ) -> Path:
-    """Any figure of a run over its rounds, from zero up."""
+    """Lines over the rounds of a run, with a y axis from zero."""
     figure, axes = plt.subplots(figsize=(width, 3.2), layout="constrained")
     for name, style in looks(lines).items():
         axes.plot(list(lines[name]), list(lines[name].values()), label=name, **style)
@@ -110,8 +109,8 @@ def clients(
     title: str = "Each client's accuracy, as served",
     width: float = 0,
 ) -> Path:
-    """Every client's accuracy under each name: a column of points per client, ordered by the first
-    name's."""
+    """Every client's accuracy, for each name: a column of points per client, ordered by the first name's
+    accuracy."""
     names = list(values)
     order = np.argsort(values[names[0]], kind="stable")
     figure, axes = plt.subplots(
@@ -119,7 +118,7 @@ def clients(
     )
     for name, style in looks(names).items():
         axes.plot(range(len(order)), 100 * np.asarray(values[name])[order], label=name, **style | SCATTERED)
-    if len(order) <= 5.4 * figure.get_figwidth():  # as many numbers as have room
+    if len(order) <= 5.4 * figure.get_figwidth():  # if there is room for the numbers
         axes.set_xticks(range(len(order)), [str(i) for i in order], fontsize=8)
     else:
         axes.set_xticks([])
@@ -133,7 +132,7 @@ def clients(
 
 
 def similarity(pairs: Pairs, path: Path, title: str, width: float = 6.2) -> Path:
-    """The similarities that the server held; pairs that never met are blank."""
+    """The server's similarities; pairs that never met are grey."""
     ids = pairs.ids
     place = {i: k for k, i in enumerate(ids)}
     matrix = np.full((len(ids), len(ids)), np.nan)
@@ -144,7 +143,7 @@ def similarity(pairs: Pairs, path: Path, title: str, width: float = 6.2) -> Path
     axes.set_facecolor("#dddddd")
     image = axes.imshow(matrix, cmap="viridis", interpolation="nearest")
     figure.colorbar(image, ax=axes, label="similarity of classifiers", shrink=0.85)
-    step = -(-len(ids) // int(3.2 * width))  # numbers that have room
+    step = -(-len(ids) // int(3.2 * width))  # label only as many as there is room for
     axes.set_xticks(range(0, len(ids), step), [str(i) for i in ids[::step]], fontsize=8)
     axes.set_yticks(range(0, len(ids), step), [str(i) for i in ids[::step]], fontsize=8)
     axes.set(xlabel="client", ylabel="client", title=f"{title}\n(grey: never met, or itself)")

@@ -1,4 +1,4 @@
-"""Tables as LaTeX: booktabs, as the paper prints its own."""
+"""Tables as LaTeX, in the paper's style (booktabs)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PIECES = re.compile(
 
 
 def escaped(text: str) -> str:
-    """Plain words so that LaTeX prints them, and the paper's symbols as it prints them."""
+    """Plain text escaped for LaTeX, with the paper's symbols in math mode."""
     return PIECES.sub(_piece, text)
 
 
@@ -59,27 +59,26 @@ def _piece(found: re.Match[str]) -> str:
 
 
 def packages(names: Sequence[str]) -> str:
-    """A file's first line: what the document around it has to load."""
+    """A comment with the packages that the including document must load."""
     return rf"% needs \usepackage{{{','.join(names)}}}" + "\n"
 
 
 def latex(tables: Sequence[Table], caption: str = "") -> str:
-    """A file of tables to \\input; `caption` becomes a comment on top."""
+    """A file of tables to \\input; `caption` becomes a comment at the top."""
     needs = packages(["booktabs", *["longtable"] * any(t.prose for t in tables)])
     return needs + (f"% {caption}\n" if caption else "") + "\n".join(map(latex_table, tables))
 
 
 def latex_table(table: Table) -> str:
-    """Sentences in a longtable, which goes on over pages."""
+    """One table; a table of sentences is a longtable, which can span pages."""
     kind = "longtable" if table.prose else "tabular"
     lines = [f"% {table.title}", rf"\begin{{{kind}}}{{{_columns(table)}}}", r"\toprule", *_groups(table)]
     lines += [" & ".join(map(escaped, table.head)) + r" \\", r"\midrule"]
     for k, row in enumerate(table.rows):
         lines += [r"\midrule"] if k in table.rules else []
         shown = " & ".join(MARKS[c.mark].format(escaped(c.text)) for c in row)
-        lines.append(
-            ("{}" if shown.startswith(("[", "*")) else "") + shown + r" \\"
-        )  # after \\ these two would be its options
+        shielded = "{}" if shown.startswith(("[", "*")) else ""  # else the \\ before takes it as an option
+        lines.append(shielded + shown + r" \\")
     lines += [r"\bottomrule", rf"\end{{{kind}}}"]
     lines += [rf"\par{{\footnotesize {escaped(note)}\par}}" for note in table.notes]
     return "\n".join(lines) + "\n"

@@ -1,5 +1,5 @@
-"""How a line or point of each name looks: a method of the paper alike in every picture, anything else by
-its place among the others."""
+"""Colours, markers and dashes. The paper's methods look the same in every picture; other names are styled by
+their order."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 # Okabe and Ito's colours, which colour-blind people can tell apart; black is pFedSim's
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6A4A00")
-MORE_COLOURS = ("#AA4499", "#44AA99", "#EE3377", "#117733", "#88CC33", "#7755DD")  # where those are taken
+MORE_COLOURS = ("#AA4499", "#44AA99", "#EE3377", "#117733", "#88CC33", "#7755DD")  # if those are taken
 MARKERS = "osD^vPX*<>h"
-# Colours that come near one another to some eyes differ in their dash: one model for all is dashed,
-# personal models are drawn through
+# Similar colours have different dashes: methods with one common model are dashed, those with personal models solid
 OF_THE_PAPER = {
     "Local-Only": ("#777777", "o", ":"),
     "FedAvg": ("#0072B2", "s", "--"),
@@ -26,15 +25,11 @@ OF_THE_PAPER = {
     "f-FedAP": ("#882255", "p", "-"),
 }
 OURS = "pFedSim"
-SCATTERED = {
-    "linestyle": "none",
-    "markersize": 4.5,
-    "alpha": 0.7,
-}  # points without a line: none so large that it hides others
+SCATTERED = {"linestyle": "none", "markersize": 4.5, "alpha": 0.7}  # small points that do not hide others
 
 
 def looks(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Colour, marker and dash of every name, told apart by colour-blind people and in grey print; pFedSim
+    """Colour, marker and dash of every name, distinguishable by colour-blind people and in grey print. pFedSim is
     black and heavier."""
     made: dict[str, dict[str, Any]] = {}
     others, names = 0, list(dict.fromkeys(names))

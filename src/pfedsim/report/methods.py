@@ -1,5 +1,4 @@
-"""What a method is, for people: its options, its paper, what it sends and keeps (measured), what goes wrong
-elsewhere."""
+"""Describe a method: its options, its paper, what it sends and keeps (measured), and pitfalls in other code."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ def options(kind: type[Method]) -> list[tuple[str, str, str]]:
 
 
 def describe(kind: type[Method]) -> str:
-    """The method as Markdown; numbers of parameters are measured with LeNet5, 3 x 32 x 32, ten classes."""
+    """The method as Markdown. Numbers of parameters are measured with LeNet5, 3 x 32 x 32, ten classes."""
     found = anatomy(make(kind, {}))
     lines = [
         f"## {kind.title or kind.__name__}",
@@ -46,9 +45,8 @@ def describe(kind: type[Method]) -> str:
         ]
     lines += ["", "| | parameters |", "|---|---|"]
     for wave in found.waves:
-        what = STAGES.get(wave.stage, wave.stage + ": ") + (
-            "" if wave.task == "train" else f"{wave.task}, "
-        )
+        task = "" if wave.task == "train" else f"{wave.task}, "
+        what = STAGES.get(wave.stage, wave.stage + ": ") + task
         lines += [
             f"| {what}a client receives | {_counts(wave.down)} |",
             f"| {what}a client sends | {_counts(wave.up)} |",
@@ -63,7 +61,7 @@ def describe(kind: type[Method]) -> str:
 
 
 def page() -> str:
-    """All methods: docs/methods.md."""
+    """All methods as Markdown, for docs/methods.md."""
     head = (
         "# The methods\n\nWritten by `pfedsim methods --markdown`. Numbers of parameters are counted in "
         "messages of a real run "

@@ -1,4 +1,4 @@
-"""A network as the table of layers that papers print."""
+"""A network's architecture as a table of layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 EXAMPLES = {"mobilenetv2": ((3, 64, 64), 200), "mlp": ((13,), 2), "cnn1d": ((6, 100), 7)}
-"""what a network is shown for where nothing is said: a set that it suits"""
+"""default sample shape and number of classes: those of a suitable data set"""
 USUAL = ((3, 32, 32), 10)
 
 
@@ -33,7 +33,7 @@ class Row:
 def described(
     name: str, shape: tuple[int, ...] | None = None, classes: int | None = None, head: str = "classifier"
 ) -> tuple[Table, str]:
-    """The architecture table, equal blocks told once, and a line on its parameters."""
+    """The architecture as a table, with repeated blocks shown once, and a line on its parameters."""
     usual = EXAMPLES.get(name, USUAL)
     shape, classes = shape or usual[0], classes or usual[1]
     module = models.build(name, shape, classes)
@@ -44,7 +44,7 @@ def described(
     for heading in ("part", "layer", "output", "parameters", "times"):
         table.add_column(heading, justify="right" if heading in ("parameters", "times") else "left")
     part = ""
-    for row in _told_once(_rows(module, shape, head)):
+    for row in _collapsed(_rows(module, shape, head)):
         shown = "" if row.part == part else row.part
         table.add_row(
             shown, row.layer, " x ".join(map(str, row.out)), f"{row.parameters:,}", f"x {row.times}"
@@ -63,7 +63,7 @@ def _total(layout: Layout) -> str:
 
 
 def _rows(module: nn.Module, shape: tuple[int, ...], head: str) -> list[Row]:
-    """Every layer in the order in which it is called."""
+    """Every layer, in call order."""
     import torch
 
     rows: list[Row] = []
@@ -100,13 +100,10 @@ def _rows(module: nn.Module, shape: tuple[int, ...], head: str) -> list[Row]:
 
 
 def _layer(layer: nn.Module) -> str:
-    """In the paper's words."""
-    name = (
-        type(layer)
-        .__name__.replace("Conv2d", "Conv2D")
-        .replace("Conv1d", "Conv1D")
-        .replace("Pool2d", "Pool2D")
-    )
+    """The layer in the paper's notation."""
+    name = type(layer).__name__
+    for torch_name, printed in (("Conv2d", "Conv2D"), ("Conv1d", "Conv1D"), ("Pool2d", "Pool2D")):
+        name = name.replace(torch_name, printed)
     if hasattr(layer, "kernel_size") and hasattr(layer, "in_channels"):
         words = {
             "in": layer.in_channels,
@@ -130,19 +127,19 @@ def _one(value: Any) -> Any:
     return value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
 
 
-def _told_once(rows: list[Row]) -> list[Row]:
-    """Neighbouring blocks of equal layers are told once, with their number."""
+def _collapsed(rows: list[Row]) -> list[Row]:
+    """Show a repeated block of layers once, with its number of repetitions."""
     blocks: list[list[Row]] = []
     for row in rows:
         if blocks and blocks[-1][0].group == row.group:
             blocks[-1].append(row)
         else:
             blocks.append([row])
-    told: list[list[Row]] = []
+    shown: list[list[Row]] = []
     for block in blocks:
-        if told and [(r.layer, r.out) for r in told[-1]] == [(r.layer, r.out) for r in block]:
-            for row in told[-1]:
+        if shown and [(r.layer, r.out) for r in shown[-1]] == [(r.layer, r.out) for r in block]:
+            for row in shown[-1]:
                 row.times += 1
         else:
-            told.append(block)
-    return [row for block in told for row in block]
+            shown.append(block)
+    return [row for block in shown for row in block]

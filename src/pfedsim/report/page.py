@@ -1,4 +1,4 @@
-"""One self-contained HTML page: style and pictures lie inside it, and nothing is fetched."""
+"""Build one self-contained HTML page, with style and pictures embedded."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-WIDE, NARROW = (
-    7.5,
-    4.2,
-)  # inches of a picture; a narrow screen gets one drawn for it, so that its words stay readable
+WIDE, NARROW = 7.5, 4.2  # inches; narrow screens get a smaller drawing, which keeps its text readable
 
 STYLE = """
 :root { color-scheme: light; }
@@ -31,7 +28,7 @@ table {
 }
 th, td { padding: .2rem .9rem .2rem 0; text-align: right; vertical-align: top; }
 th { vertical-align: bottom; }
-/* lines on top of rows: what stays in sight while scrolling would cover those below */
+/* borders on top of rows: the sticky first column would cover borders below */
 tr + tr > * { border-top: 1px solid #e3e3e3; }
 tr:has(th) + tr > * { border-top-color: #888; }
 th:first-child, td:first-child { text-align: left; }
@@ -52,7 +49,7 @@ summary { cursor: pointer; color: #0059a0; }
 
 
 def page(title: str, sections: Sequence[tuple[str, str]]) -> str:
-    """A whole page: a heading and HTML for each section, with links to them on top."""
+    """A page with a heading and HTML for each section, and links to the sections at the top."""
     parts = [(f"s{k}", escape(heading), body) for k, (heading, body) in enumerate(sections)]
     links = " ".join(f'<a href="#{name}">{heading}</a>' for name, heading, _ in parts)
     bodies = "\n".join(
@@ -60,8 +57,8 @@ def page(title: str, sections: Sequence[tuple[str, str]]) -> str:
     )
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
-        '<meta name="viewport" content="width=device-width, '
-        f'initial-scale=1">\n<style>{STYLE}</style>\n</head>\n<body>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<style>{STYLE}</style>\n</head>\n<body>\n"
         f"<h1>{escape(title)}</h1>\n<nav>{links}</nav>\n{bodies}\n</body>\n</html>\n"
     )
 
@@ -71,13 +68,13 @@ def paragraph(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """The first column left, the others right."""
+    """A table with the first column aligned left, the others right."""
     lines = [_row("th", head), *(_row("td", row) for row in rows)]
     return f'<div class="scroll"><table>{"".join(lines)}</table></div>'
 
 
 def facts(named: Mapping[str, object]) -> str:
-    """What is called what, a line each."""
+    """A table of names and values."""
     return f'<table class="facts">{"".join(_row("td", pair) for pair in named.items())}</table>'
 
 
@@ -86,18 +83,17 @@ def preformatted(text: str) -> str:
 
 
 def folded(summary: str, body: str) -> str:
-    """Shown when asked for."""
+    """A part that the reader can unfold."""
     return f"<details><summary>{escape(summary)}</summary>{body}</details>"
 
 
 def picture(draw: Callable[[Path, float], Path], alt: str) -> str:
-    """What `draw(path, width in inches)` draws, inside the page: once for wide screens, once for narrow
-    ones."""
+    """An embedded picture by `draw(path, width in inches)`, drawn once for wide and once for narrow screens."""
     with tempfile.TemporaryDirectory() as folder:
         wide, narrow = (_data_uri(draw(Path(folder) / f"{width}.svg", width)) for width in (WIDE, NARROW))
     return (
-        f'<picture><source media="(max-width: 600px)" srcset="{narrow}"><img '
-        f'src="{wide}" alt="{escape(alt)}"></picture>'
+        f'<picture><source media="(max-width: 600px)" srcset="{narrow}">'
+        f'<img src="{wide}" alt="{escape(alt)}"></picture>'
     )
 
 

@@ -1,4 +1,4 @@
-"""The pictures of runs, as parts of a report or as files."""
+"""Pictures of runs, as parts of a report or as files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pfedsim.runs.reader import Run
 
 
 def curves(runs: Mapping[str, Sequence[Run]]) -> Figure:
-    """Accuracy over the rounds; several runs under one name are seeds."""
+    """Accuracy by round; several runs of one name are seeds."""
     return Figure("curves", "Accuracy by round", lambda path, width: figures.curves(runs, path, width))
 
 
 def clients(values: Mapping[str, Sequence[float]], title: str) -> Figure:
-    """Each client's accuracy under each name."""
+    """Each client's accuracy, for each name."""
     count = len(next(iter(values.values())))
     return Figure(
         "clients",
@@ -28,7 +28,7 @@ def clients(values: Mapping[str, Sequence[float]], title: str) -> Figure:
 
 
 def similarities(runs: Mapping[str, Run]) -> list[Figure]:
-    """What the server of each run held at the end, of those that have any."""
+    """The final similarities of every run that has any."""
     found: list[Figure] = []
     for name, run in runs.items():
         pairs = run.similarity()
@@ -43,7 +43,7 @@ def _similarity(pairs: Pairs, file: str, title: str) -> Figure:
 
 
 def of_runs(runs: Mapping[str, Run]) -> list[Figure]:
-    """One or several runs, overlaid; client by client only where they have the same clients."""
+    """Pictures of one or several overlaid runs. Accuracies by client are drawn only if all share a partition."""
     made = [curves({name: [run] for name, run in runs.items()})]
     if len({run.config.digests.partition for run in runs.values()}) == 1:
         values = {name: run.client_values() for name, run in runs.items()}
@@ -52,5 +52,5 @@ def of_runs(runs: Mapping[str, Run]) -> list[Figure]:
 
 
 def save(pictures: Iterable[Figure], folder: Path) -> list[Path]:
-    """The pictures as PNG in this folder."""
+    """Save the pictures as PNG in this folder."""
     return [picture.draw(folder / f"{picture.name}.png", picture.width) for picture in pictures]

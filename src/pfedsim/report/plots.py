@@ -1,5 +1,5 @@
-"""Pictures of numbers: lines with bands, points, heat maps, bubbles. Each takes a path and a width in
-inches and returns the path."""
+"""Charts: lines with bands, points, heat maps and bubbles. Each takes a path and a width in inches and returns
+the path."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Points = tuple[Sequence[float], Sequence[float]]
-NARROW = 5.0  # inches: below, panels stand under one another and legends under the picture
+NARROW = 5.0  # inches: narrower charts stack their panels
 
 
 def panels(count: int, width: float, height: float, most: int = 2) -> tuple[Figure, list[Axes]]:
-    """So many axes, at most `most` beside one another."""
+    """A figure with `count` axes, at most `most` in a row."""
     across = 1 if width < NARROW else min(count, most)
     down = math.ceil(count / across)
     figure, grid = plt.subplots(
@@ -49,8 +49,8 @@ def lines(
     log: bool = False,
     limits: Mapping[str, tuple[float, float]] | None = None,
 ) -> Path:
-    """A panel for each name; in it a line for each name: the mean over several, their range shaded.
-    `limits`: of a panel's values."""
+    """Panels of lines: each line is the mean of several, with their range shaded. `limits`: the range of a panel's
+    y axis."""
     figure, axes = panels(len(curves), width, 3.6)
     styles = looks(name for panel in curves.values() for name in panel)
     for ax, (title, panel) in zip(axes, curves.items(), strict=True):
@@ -101,17 +101,16 @@ def points(
 def scattered(
     values: Mapping[str, Mapping[str, Sequence[float]]], path: Path, width: float, ylabel: str
 ) -> Path:
-    """A place across for each group; in it a column of points for each name, drawn apart in their order so
-    that none hides another."""
+    """A strip for each group, with a column of points for each name; the points of a column are spread sideways,
+    in order, to avoid overlap."""
     figure, (ax,) = panels(1, width, 3.4)
     styles = looks(name for group in values.values() for name in group)
     room = 0.8 / len(styles)
     for at, group in enumerate(values.values()):
         for name, heights in group.items():
             middle = at + (list(styles).index(name) - (len(styles) - 1) / 2) * room
-            across = (
-                middle + np.linspace(-0.35, 0.35, len(heights)) * room if len(heights) > 1 else [middle]
-            )
+            several = len(heights) > 1
+            across = middle + np.linspace(-0.35, 0.35, len(heights)) * room if several else [middle]
             ax.plot(across, heights, label=name, **styles[name] | SCATTERED)
     for at in range(1, len(values)):
         ax.axvline(at - 0.5, color="#cccccc", linewidth=0.8)
@@ -124,19 +123,13 @@ def scattered(
 
 
 def shared_legend(figure: Figure, axes: Sequence[Axes], width: float, entries: int) -> None:
-    """One for all axes, under them."""
+    """One legend for all axes, below them."""
     handles: dict[str, Any] = {}
     for ax in axes:
         handles |= {label: handle for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     columns = max(1, min(entries, int(width / 1.45)))
-    figure.legend(
-        handles.values(),
-        handles.keys(),
-        loc="outside lower center",
-        ncols=columns,
-        frameon=False,
-        fontsize=9,
-    )
+    style = {"ncols": columns, "frameon": False, "fontsize": 9}
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", **style)
 
 
 def heat_maps(
@@ -153,8 +146,8 @@ def heat_maps(
     columns: Sequence[str] | None = None,
     height: float = 0.95,
 ) -> Path:
-    """A matrix for each title; grey where there is no number. All are on one scale, unless `low` says for
-    each where its own begins: then the bar says so, too. `decimals`: of the numbers written into it."""
+    """A matrix for each title, grey where there is no number. All share one scale, unless `low` gives the start of
+    each one's scale, which its colour bar then names. `decimals`: write the numbers with so many decimals."""
     across = 1 if width < NARROW else min(len(maps), most)
     figure, axes = panels(len(maps), width, height * width / across, most)
     values = np.concatenate([m.ravel() for m in maps.values()])
@@ -200,7 +193,7 @@ def heat_maps(
 
 
 def _numbers(ax: Axes, matrix: np.ndarray, middle: float, decimals: int) -> None:
-    """Every number in its place, light on dark."""
+    """Write every number into its cell, light on dark."""
     for (i, j), value in np.ndenumerate(matrix):
         if np.isfinite(value):
             colour = "white" if value < middle else "black"
@@ -208,7 +201,7 @@ def _numbers(ax: Axes, matrix: np.ndarray, middle: float, decimals: int) -> None
 
 
 def bubbles(counts: Mapping[str, np.ndarray], path: Path, width: float) -> Path:
-    """Client across, class up, a circle as large as the number of samples."""
+    """Clients along x, classes along y, and circles with areas proportional to the number of samples."""
     figure, axes = panels(len(counts), width, 2.9, most=1)
     for ax, (title, table) in zip(axes, counts.items(), strict=True):
         clients, classes = np.nonzero(table)
@@ -233,8 +226,8 @@ def bubbles(counts: Mapping[str, np.ndarray], path: Path, width: float) -> Path:
 
 
 def by_cluster(matrix: np.ndarray) -> np.ndarray:
-    """An order of the rows that puts alike ones side by side: average linkage over what is known, the
-    median where two never met."""
+    """An order of the rows that puts similar ones side by side: average linkage, with the median for unknown
+    entries."""
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 

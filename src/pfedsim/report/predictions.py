@@ -1,4 +1,4 @@
-"""Predictions as table, CSV or JSON."""
+"""Predictions as a table, CSV or JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model says of each sample."""
+    """A model's predictions."""
 
     names: Sequence[str]
     classes: Sequence[str]
@@ -23,12 +23,12 @@ class Predictions:
 
     @property
     def called(self) -> list[int]:
-        """The most probable class of each sample."""
+        """The index of the most probable class of each sample."""
         return [max(range(len(row)), key=row.__getitem__) for row in self.probabilities]
 
     @property
     def right(self) -> int | None:
-        """How many are as labelled."""
+        """The number of correct predictions; None without labels."""
         return (
             None
             if self.labels is None

@@ -1,4 +1,5 @@
-"""A run as one page: what ran, what came of it for whom, what it cost, and where; or several side by side."""
+"""A run as one page: its settings, its scores by client, its costs and its environment; or several runs side by
+side."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ AS_SERVED = "as served"
 
 
 def write(runs: Sequence[Run], folder: Path) -> Path:
-    """report.html in this folder: one run in full, or several side by side."""
+    """Write report.html in this folder: one run in full, or several side by side."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.html"
     path.write_text(run_page(runs[0]) if len(runs) == 1 else html(several(runs)))
@@ -30,13 +31,13 @@ def several(runs: Sequence[Run]) -> Document:
 
 
 def run_page(run: Run) -> str:
-    """The whole page."""
+    """The page of one run."""
     summary = run.summary
     sections = {
         "What ran": _what(run),
         "Over the rounds": _curves(run),
         "Each client": _clients(run),
-        "Who resembles whom": _similarity(run),
+        "Similarity of clients": _similarity(run),
         "Bytes": _bytes(run),
         "Time": _time(run),
         "Events": _events(run),
@@ -51,7 +52,7 @@ def run_page(run: Run) -> str:
 
 
 def _after(run: Run) -> str | None:
-    """What the second model is called; None where none was scored."""
+    """The name of the second score; None if there is none."""
     second = run.summary["finetuned"]
     return f"after {second['epochs']} local epoch{'s' * (second['epochs'] > 1)}" if second else None
 
@@ -62,7 +63,7 @@ def _what(run: Run) -> str:
         "method": run.summary["method"],
         "data": run.summary["data"],
         "model": config.model,
-        "clients": f"{run.summary['clients']}, of whom {100 * (config.join or 0):.0f}% take part in a round",
+        "clients": f"{run.summary['clients']}, {100 * (config.join or 0):.0f}% of which take part in each round",
         "partition": f"{config.partition}"
         + (f", alpha {config.alpha}" if "dirichlet" in f"{config.partition}" else ""),
         "training": (
@@ -81,7 +82,7 @@ def _what(run: Run) -> str:
     ]
     return (
         page.facts(named)
-        + page.paragraph("After the last round, on the clients' own test parts, in %:")
+        + page.paragraph("After the last round, on the clients' test parts, in %:")
         + page.table(["", *columns], rows)
     )
 
@@ -147,7 +148,7 @@ def _bytes(run: Run) -> str:
     for words, way in (("received by clients", "down"), ("sent by clients", "up")):
         each = run.summary[f"bytes_{way}_per_client_round"]
         rows.append((words, size(each), size(sum(m[f"bytes_{way}"] for m in records))))
-    return page.table(["", "per client and round", "in all"], rows)
+    return page.table(["", "per client and round", "total"], rows)
 
 
 def _time(run: Run) -> str:
@@ -161,7 +162,7 @@ def _time(run: Run) -> str:
         ["", "seconds"],
         [
             ("all rounds", f"{sum(rounds.values()):.1f}"),
-            ("a round, in the mean", f"{sum(rounds.values()) / len(rounds):.2f}"),
+            ("mean per round", f"{sum(rounds.values()) / len(rounds):.2f}"),
             ("training, summed over clients", f"{sum(training.values()):.1f}"),
             ("scoring", f"{scoring:.1f}"),
         ],
@@ -194,11 +195,8 @@ def _environment(run: Run) -> str:
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        flat |= (
-            _flat(value)
-            if isinstance(value, Mapping)
-            else {}
-            if value is None
-            else {name.replace("_", " "): value}
-        )
+        if isinstance(value, Mapping):
+            flat |= _flat(value)
+        elif value is not None:
+            flat[name.replace("_", " ")] = value
     return flat

@@ -1,4 +1,4 @@
-"""Tables on a terminal."""
+"""Show tables on a terminal."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ LONG_HEADING = 16  # characters
 
 
 def terminal(table: Table, width: int) -> list[RichTable]:
-    """For a screen of this width, without title and notes: a table for each group of columns, and for as
-    many of them as fit."""
+    """Tables for a screen of this width, without title and notes: one for each group of columns, split further if
+    a group is too wide."""
     styles = {BEST: "bold", SECOND: "underline", "": ""}
     long = table.sentences()
     made = []
@@ -35,7 +35,7 @@ def terminal(table: Table, width: int) -> list[RichTable]:
 
 
 def _broken(heading: str) -> str:
-    """On two lines: after a colon, or a long one in its middle."""
+    """The heading on two lines: broken after a colon, or in the middle if it is long."""
     if ": " in heading or len(heading) < LONG_HEADING or " " not in heading:
         return heading.replace(": ", ":\n")
     spaces = [k for k, character in enumerate(heading) if character == " "]
@@ -44,20 +44,13 @@ def _broken(heading: str) -> str:
 
 
 def _fitting(table: Table, width: int) -> list[tuple[str, list[int]]]:
-    """The columns of each group, in parts that fit beside the first column; sentences wrap, within a third
-    of the screen."""
-    room = [
-        3
-        + max(
-            len(line)
-            for line in [*_broken(table.head[k]).split("\n"), *(row[k].text for row in table.rows)]
-        )
-        for k in range(len(table.head))
-    ]
-    room = [
-        min(needed, width // 3) if sentences else needed
-        for needed, sentences in zip(room, table.sentences(), strict=True)
-    ]
+    """The columns of each group, in parts that fit beside the first column. Columns of sentences are wrapped at a
+    third of the screen."""
+    room = []
+    for k, sentences in enumerate(table.sentences()):
+        texts = [*_broken(table.head[k]).split("\n"), *(row[k].text for row in table.rows)]
+        needed = 3 + max(map(len, texts))
+        room.append(min(needed, width // 3) if sentences else needed)
     parts: list[tuple[str, list[int]]] = []
     at = 1
     for words, count in table.groups or [("", len(table.head) - 1)]:

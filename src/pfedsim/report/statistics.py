@@ -1,4 +1,4 @@
-"""How sure a difference between two methods is: a paired bootstrap."""
+"""Confidence intervals of differences between methods, by a paired bootstrap."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 DRAWS = 2000
-SEEDS_ENOUGH = 5  # from here on runs are resampled; below, clients and their test samples
+SEEDS_ENOUGH = 5  # with fewer seeds, clients and their test samples are resampled instead of seeds
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean difference in accuracy over all test samples, its 95% interval, and over what was resampled."""
+    """Mean difference in accuracy over all test samples, its 95% interval, and what was resampled."""
 
     mean: float
     low: float
@@ -21,14 +21,14 @@ class Difference:
     over: str
 
     def negative(self) -> Difference:
-        """The same difference seen from the other method."""
+        """The same difference with the methods swapped."""
         return Difference(-self.mean, -self.high, -self.low, self.over)
 
 
 def paired_difference(
     ours: Sequence[Sequence[np.ndarray]], theirs: Sequence[Sequence[np.ndarray]], seed: int = 0
 ) -> Difference:
-    """Of two methods' hits, each by seed and client, on the same test samples."""
+    """The difference between two methods, given their hits on the same test samples by seed and client."""
     rng = np.random.default_rng(seed)
     by_seed = np.array(
         [np.concatenate(a).mean() - np.concatenate(b).mean() for a, b in zip(ours, theirs, strict=True)],
@@ -42,19 +42,16 @@ def paired_difference(
         for i in clients
     ]
     gains = [g for g in gains if len(g)]
-    sums = np.stack(
-        [_resampled_sums(g, rng) for g in gains]
-    )  # (client, draw): each client's samples drawn again
+    sums = np.stack([_resampled_sums(g, rng) for g in gains])  # (client, draw): resampled test samples
     sizes = np.array([len(g) for g in gains])
-    who = rng.integers(len(gains), size=(DRAWS, len(gains)))  # the clients drawn again
-    which = rng.integers(DRAWS, size=who.shape)  # so that a client drawn twice brings two different draws
+    who = rng.integers(len(gains), size=(DRAWS, len(gains)))  # resampled clients
+    which = rng.integers(DRAWS, size=who.shape)  # a client drawn twice uses two different draws
     drawn = sums[who, which].sum(1) / sizes[who].sum(1)
     return Difference(float(by_seed.mean()), *_interval(drawn), over="clients and test samples")
 
 
 def _resampled_sums(gains: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Sums of as many samples drawn with replacement, `DRAWS` times: gains take few values, so a
-    multinomial does it."""
+    """`DRAWS` bootstrap sums of the gains. Gains have few distinct values, so a multinomial draw is enough."""
     values, counts = np.unique(gains, return_counts=True)
     drawn: np.ndarray = rng.multinomial(len(gains), counts / len(gains), size=DRAWS) @ values
     return drawn

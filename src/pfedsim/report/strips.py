@@ -1,5 +1,4 @@
-"""Pictures with a row for each name, so that long names have room on narrow screens, too: bars, means with
-spreads, distances."""
+"""Charts with a row for each name, which leaves room for long names: bars, means with spreads, distances."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ ROW = 0.24  # inches
 def bars(
     rows: Mapping[str, Mapping[str, float]], path: Path, width: float, xlabel: str, line: float
 ) -> Path:
-    """In each row a bar of each kind, with its number; `line`: what to hold them against."""
+    """A bar of each kind in each row, labelled with its value; `line`: a reference value."""
     kinds = _kinds(rows)
     figure, (ax,) = panels(1, width, 1.1 + ROW * len(rows) * len(kinds))
     for k, kind in enumerate(kinds):
@@ -31,13 +30,8 @@ def bars(
         ]
         at, values = zip(*have, strict=True)
         drawn = ax.barh(at, values, height=0.72 / len(kinds), color=COLOURS[k], label=kind)
-        ax.bar_label(
-            drawn,
-            fmt="%.2f",
-            padding=4,
-            fontsize=8,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4},
-        )
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.4}
+        ax.bar_label(drawn, fmt="%.2f", padding=4, fontsize=8, bbox=box)
     ax.axvline(line, color="black", linestyle="--", linewidth=1)
     _rows(ax, list(rows))
     ax.margins(x=0.1)
@@ -52,12 +46,10 @@ def spreads(
     width: float,
     xlabel: str,
 ) -> Path:
-    """In each row of a panel the mean of each kind, a bar as long as its standard deviation (ddof 1) either
-    way, and a line at zero."""
-    names, kinds = (
-        _kinds(panels_),
-        list(dict.fromkeys(kind for rows in panels_.values() for kind in _kinds(rows))),
-    )
+    """The mean of each kind in each row of a panel, with error bars of one standard deviation (ddof 1), and a line
+    at zero."""
+    names = _kinds(panels_)
+    kinds = list(dict.fromkeys(kind for rows in panels_.values() for kind in _kinds(rows)))
     figure, axes = panels(len(panels_), width, 1.1 + ROW * len(names) * len(kinds))
     for n, (ax, (title, rows)) in enumerate(zip(axes, panels_.items(), strict=True)):
         for k, kind in enumerate(kinds):
@@ -88,7 +80,7 @@ def spreads(
 
 @dataclass(frozen=True)
 class Distance:
-    """How far a row lies from where it should, and where what was tried would bring it."""
+    """A row's distance from its target, and (`then`) where an attempted fix would move it."""
 
     at: float
     kind: str
@@ -103,8 +95,8 @@ def distances(
     near: float,
     kinds: Sequence[str],
 ) -> Path:
-    """A point in each row, an arrow to where it would then lie, and a band for what counts as near.
-    `kinds`: at most three."""
+    """A point in each row, an arrow to where it would move, and a band for what counts as near. `kinds`: at most
+    three."""
     looks = dict(zip(kinds, ((COLOURS[0], "o"), (COLOURS[2], "s"), (COLOURS[1], "X")), strict=False))
     names = _kinds(panels_)
     figure, axes = panels(len(panels_), width, 1.1 + 1.1 * ROW * len(names))
@@ -129,17 +121,17 @@ def distances(
 
 
 def _kinds(rows: Mapping[str, Mapping[str, object]]) -> list[str]:
-    """All that any of them has."""
+    """All kinds that occur in any row."""
     return list(dict.fromkeys(kind for row in rows.values() for kind in row))
 
 
 def _beside(k: int, kinds: int) -> float:
-    """Where the k-th of several kinds stands about the middle of its row."""
+    """The offset of the k-th of several kinds from the middle of its row."""
     return (k - (kinds - 1) / 2) * 0.8 / kinds
 
 
 def _one_scale(axes: Sequence[Axes]) -> None:
-    """Lengths in one panel are those in the others."""
+    """Give all panels the same scale."""
     limits = [ax.get_xlim() for ax in axes]
     for ax in axes:
         ax.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))

@@ -1,4 +1,4 @@
-"""How numbers are printed, and finished runs as a table."""
+"""Format numbers, and show finished runs as a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def percent(value: float | None) -> str:
 
 
 def mean_std(values: Iterable[float], sign: str = "") -> str:
-    """mean (std, ddof 1) to two decimals; one value alone has no spread, and none at all, or NaN, is a dash."""
+    """Mean (std, ddof 1) to two decimals. A single value has no std; no value, or NaN, gives a dash."""
     found = [float(v) for v in values]
     if not found or any(math.isnan(v) for v in found):
         return "-"
@@ -25,7 +25,7 @@ def mean_std(values: Iterable[float], sign: str = "") -> str:
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """A number of bytes in readable units."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -45,7 +45,7 @@ FIGURES = {
 
 
 def run_table(runs: Sequence[Run]) -> Table:
-    """One run: every figure, as served and after local epochs. Several: a line each."""
+    """All scores of one run, as served and after local epochs, or one row for each of several runs."""
     return _figures(runs[0]) if len(runs) == 1 else _side_by_side(runs)
 
 
@@ -82,8 +82,8 @@ def _side_by_side(runs: Sequence[Run]) -> Table:
 
 
 def differences(runs: Sequence[Run]) -> list[str]:
-    """For each run the settings in which it differs from the others, such as `lr=0.1`; the method and its
-    options are its name."""
+    """For each run, the settings in which it differs from the others, such as `lr=0.1`, except the method and its
+    options."""
     settings = [
         {
             name: value
@@ -98,17 +98,17 @@ def differences(runs: Sequence[Run]) -> list[str]:
 
 
 def names(runs: Sequence[Run]) -> dict[str, Run]:
-    """Each run under a name of its own: its method, then the settings in which it differs, or its folder."""
+    """Give each run a unique name: its method, if needed with the settings in which it differs, or its folder."""
     methods = [run.summary["method"] for run in runs]
     if len(set(methods)) == len(runs):
         return dict(zip(methods, runs, strict=True))
-    told = [f"{m}, {d}" if d else m for m, d in zip(methods, differences(runs), strict=True)]
-    if len(set(told)) < len(runs):
-        told = [f"{m} ({folder})" for m, folder in zip(methods, _folders(runs), strict=True)]
-    return dict(zip(told, runs, strict=True))
+    labels = [f"{m}, {d}" if d else m for m, d in zip(methods, differences(runs), strict=True)]
+    if len(set(labels)) < len(runs):
+        labels = [f"{m} ({folder})" for m, folder in zip(methods, _folders(runs), strict=True)]
+    return dict(zip(labels, runs, strict=True))
 
 
 def _folders(runs: Sequence[Run]) -> list[str]:
-    """The name of each run's folder, or its whole path where two have the same name."""
+    """The name of each run's folder, or its full path if two have the same name."""
     names = [run.path.name for run in runs]
     return names if len(set(names)) == len(runs) else [str(run.path) for run in runs]

@@ -1,5 +1,4 @@
-"""Follows a run by its folder, round after round, and tells a tracker. The run does not know, and does not
-stop, if the tracker does."""
+"""Follow a run in its folder, round by round, and log it to a tracker. If the tracker fails, the run continues."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ QUANTILES = {"worst": 0, "p10": 10, "median": 50, "p90": 90, "best": 100}
 
 
 class Follower:
-    """What is new in a run's folder since the last look, into a tracker."""
+    """Logs everything new in a run's folder to a tracker."""
 
     def __init__(self, spec: str, config: Config, folder: Path, say: Callable[[str], None]):
         self._spec, self._folder, self._say, self._given_up = spec, folder, say, False
@@ -30,7 +29,7 @@ class Follower:
         self._metrics, self._clients = _Tail(folder / "metrics.jsonl"), _Tail(folder / "clients.csv")
 
     def look(self) -> None:
-        """After a round. Trouble with the tracker itself is said once, and the run goes on untracked."""
+        """Log what is new. If the tracker fails, this is reported once and tracking ends."""
         if self._given_up:
             return
         with self._forgiving():
@@ -66,7 +65,7 @@ class Follower:
             self._tracker.close(failed)
 
     def _accuracies(self) -> dict[tuple[int, str, str], list[float]]:
-        """Every client's accuracy in the scores that came since the last look."""
+        """Every client's accuracy in the new scores."""
         found: dict[tuple[int, str, str], list[float]] = {}
         for number, _, model, split, metric, value in csv.reader(self._clients.lines()):
             if metric == "accuracy" and value:
@@ -77,15 +76,14 @@ class Follower:
     def _forgiving(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # of the tracker's: no run is lost by it
+        except Exception as error:  # a failing tracker must not stop the run
             self._given_up = True
-            self._say(
-                f"tracking by {self._spec} ended: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"
-            )
+            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            self._say(f"tracking with {self._spec} stopped: {why}")
 
 
 class _Tail:
-    """The whole lines that came to a file since the last look."""
+    """Reads the complete lines added to a file since the last read."""
 
     def __init__(self, path: Path):
         self._path, self._seen = path, 0
@@ -94,9 +92,9 @@ class _Tail:
         with open(self._path, "rb") as file:
             file.seek(self._seen)
             new = file.read()
-        whole = new[: new.rfind(b"\n") + 1]
-        self._seen += len(whole)
-        return whole.decode().splitlines()
+        complete = new[: new.rfind(b"\n") + 1]
+        self._seen += len(complete)
+        return complete.decode().splitlines()
 
 
 def _dotted(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""MLflow: a run in the experiment "pfedsim" of the store at URI (default: MLflow's own choice)."""
+"""MLflow: a run in the experiment "pfedsim" of the store at URI (default: MLflow's default)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mlflow.entities import Metric, Param
 
 
 class MLflow:
-    """Through a client of its own: a user's active MLflow run is left alone. Spreads are there as quantiles
-    among the figures."""
+    """Uses a separate client, which leaves a user's active MLflow run alone. Spreads are not logged; their quantiles
+    are among the figures."""
 
     def __init__(self, place: str, name: str, settings: Mapping[str, Any]) -> None:
         self._client = MlflowClient(tracking_uri=place or None)

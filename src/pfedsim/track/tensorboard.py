@@ -1,4 +1,4 @@
-"""TensorBoard: a folder of event files in DIR; `tensorboard --logdir DIR` shows it."""
+"""TensorBoard: a folder of event files in DIR, shown by `tensorboard --logdir DIR`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 
 class TensorBoard:
-    """Models lie in `models/` beside the event file: TensorBoard has no place for them."""
+    """Models are copied to `models/` beside the event file, because TensorBoard cannot store them."""
 
     def __init__(self, place: str, name: str, settings: Mapping[str, Any]) -> None:
         folder, again = Path(place) / name.replace("/", "-"), 1

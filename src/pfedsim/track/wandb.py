@@ -1,5 +1,4 @@
-"""Weights & Biases: a run in the project PROJECT (default: pfedsim); WANDB_MODE=offline keeps it on this
-machine."""
+"""Weights & Biases: a run in the project PROJECT (default: pfedsim). WANDB_MODE=offline keeps it local."""
 
 from __future__ import annotations
 
@@ -12,16 +11,13 @@ import wandb
 
 
 class WandB:
-    """Models are an artifact of type "model"."""
+    """Models are logged as an artifact of type "model"."""
 
     def __init__(self, place: str, name: str, settings: Mapping[str, Any]) -> None:
-        quiet = wandb.Settings(console="off")  # the terminal is the user's
+        quiet = wandb.Settings(console="off")  # do not capture the terminal's output
+        project, config = place or "pfedsim", dict(settings)
         self._run = wandb.init(
-            project=place or "pfedsim",
-            name=name,
-            config=dict(settings),
-            settings=quiet,
-            reinit="create_new",
+            project=project, name=name, config=config, settings=quiet, reinit="create_new"
         )
         self._name = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
 

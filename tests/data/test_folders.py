@@ -234,7 +234,7 @@ def test_an_added_folder_is_a_name(photos: Path, tmp_path: Path) -> None:
         own.check_new("cifar10", tmp_path / "sets", data.NAMES)
     with pytest.raises(Error, match="cannot name a data set"):
         own.check_new("My set", tmp_path / "sets", data.NAMES)
-    with pytest.raises(Error, match="give it a name first with `pfedsim data add NAME"):
+    with pytest.raises(Error, match="add it under a name first with `pfedsim data add NAME"):
         data.read(str(photos))
 
 

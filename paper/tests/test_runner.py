@@ -102,7 +102,7 @@ def test_a_cell_that_cannot_run_is_named_and_the_others_run(
     failed = run_missing([wrong, *without_data, right], store, 1, console)
     said = console.export_text().splitlines()
     assert list(failed) == [*(c.name for c in without_data), wrong.name]
-    assert "raise epochs" in failed[wrong.name]
+    assert "increase epochs" in failed[wrong.name]
     assert "no cifar10 in" in failed[without_data[1].name]
     assert store.find(right) is not None
     assert len(said) == 3  # data that are not at hand are looked for once

@@ -37,7 +37,9 @@ def test_each_phase_leaves_the_other_part_as_it_was(session):
 
 def test_without_an_epoch_for_the_classifier_it_is_refused(session):
     made = session("fedrep(body_epochs=2)", epochs=2)
-    with pytest.raises(Error, match="epochs = 2 leaves none for the classifier beside body_epochs = 2"):
+    with pytest.raises(
+        Error, match="epochs = 2 leaves no epoch for the classifier, because body_epochs = 2"
+    ):
         made.begin()
 
 

@@ -69,5 +69,7 @@ def test_no_nan_of_a_kept_entry_reaches_a_final_model(finals, method, buffers):
 
 
 def test_a_method_without_a_common_model_cannot_warm_up(finals):
-    with pytest.raises(pfedsim.Error, match="FedFomo cannot warm up, because it has no common model"):
+    with pytest.raises(
+        pfedsim.Error, match="FedFomo cannot be the warm-up, because it has no common model"
+    ):
         finals("pfedsim(warmup=fedfomo)")

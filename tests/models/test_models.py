@@ -146,9 +146,9 @@ def test_the_head_may_have_another_name(mine: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("Wide", r"gives \(2, 5\) for two samples; a classifier of 4 classes gives \(2, 4\)"),
-        ("Two", r"gives tuple for two samples"),
-        ("Needy", r"name its arguments shape and classes"),
+        ("Wide", r"returns \(2, 5\) for two samples; a classifier of 4 classes returns \(2, 4\)"),
+        ("Two", r"returns tuple for two samples"),
+        ("Needy", r"call its parameters shape and classes"),
         ("Failing", r"cannot take samples of shape \(2, 3\): sizes do not match"),
         ("NoModule", r"is not a torch\.nn\.Module"),
         ("Mien", r"no class 'Mien'; did you mean 'Mine'\?"),
@@ -298,14 +298,14 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
             {"conv1.weight": torch.zeros(6, 3, 5, 5)},
             r"'conv1.weight' has shape \(6, 3, 5, 5\), the network's is \(6, 1, 5, 5\)",
         ),
-        ({"fc1.bias": torch.full((120,), float("nan"))}, "'fc1.bias' holds values that are not finite"),
+        ({"fc1.bias": torch.full((120,), float("nan"))}, "'fc1.bias' has values that are not finite"),
     ):
         tensors = {k: v for k, v in {**good, **change}.items() if v is not None}
         with pytest.raises(Error, match=says):
             pretrained.into(layout, initial, tensors, path)
     save_file(good, path)
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(Error, match="is not a whole file of tensors"):
+    with pytest.raises(Error, match="is not a valid file of tensors"):
         pretrained.load(path)
     with pytest.raises(Error, match="there is no such file"):
         pretrained.find("none.npz", tmp_path)

@@ -87,7 +87,7 @@ def test_the_join_ratio_suits_the_number_of_clients(clients: int, join: float) -
         ({"method": "fedavgg"}, "there is no method 'fedavgg'; did you mean 'fedavg'?"),
         ({"method": "pfedsim:papre"}, "pfedsim has no preset 'papre'; did you mean 'paper'?"),
         ({"method": "fedavg:paper"}, "it has none"),
-        ({"method": "pfedsim(rho)"}, "'rho' should read option=value"),
+        ({"method": "pfedsim(rho)"}, "'rho' should have the form option=value"),
         ({"method": "pfedsim(rho=2)"}, "pfedsim.rho = 2: input should be less than or equal to 1"),
         ({"method": "pfedsim(roh=0.2)"}, "pfedsim has no option 'roh'; did you mean 'rho'?"),
         ({"pfedsim": {"roh": 0.2}}, "pfedsim has no option 'roh'; did you mean 'rho'?"),

@@ -1,5 +1,5 @@
 """The methods by name. A method is written as `name`, `name:preset`, `file.py:Class` or `module:Class`,
-perhaps followed by options: `pfedsim(rho=0.3)`."""
+optionally with options: `pfedsim(rho=0.3)`."""
 
 from __future__ import annotations
 
@@ -67,12 +67,11 @@ METHODS: dict[str, type[Method]] = {
 
 
 def parse(spec: str, tables: Mapping[str, Mapping[str, Any]] | None = None) -> Method:
-    """The method that `spec` describes; `tables` holds options by the method's name, the spec's own win."""
+    """The method that `spec` describes. `tables`: options by method name; options in the spec override them."""
     match = re.fullmatch(r"\s*([^()]+?)\s*(?:\((.*)\))?\s*", spec)
     if match is None:
         raise Error(
-            f"{spec!r} is not a method: write name, name:preset or file.py:Class, perhaps with "
-            "(option=value)"
+            f"{spec!r} is not a method: write name, name:preset or file.py:Class, optionally with (option=value)"
         )
     kind, preset = _kind(match[1])
     options = {**preset, **(tables or {}).get(name_of(kind), {}), **_options(spec, match[2] or "")}
@@ -80,7 +79,7 @@ def parse(spec: str, tables: Mapping[str, Mapping[str, Any]] | None = None) -> M
 
 
 def make(kind: type[Method], options: Mapping[str, Any]) -> Method:
-    """A method of this kind; an unknown option is an error with the nearest name."""
+    """Make a method of this class. The error for an unknown option suggests the nearest name."""
     known = [option.name for option in fields(kind)]
     for option in options:
         if option not in known:
@@ -93,25 +92,25 @@ def make(kind: type[Method], options: Mapping[str, Any]) -> Method:
     ]
     if missing:
         raise Error(
-            f"{name_of(kind)} needs its option {missing[0]!r}: write {name_of(kind)}({missing[0]}=...)"
+            f"{name_of(kind)} needs the option {missing[0]!r}: write {name_of(kind)}({missing[0]}=...)"
         )
     return kind(**options)
 
 
 def name_of(kind: type[Method]) -> str:
-    """The name by which a kind of method is asked for and its options are found."""
+    """The name of a method's class, also of the table of its options."""
     return next((name for name, known in METHODS.items() if known is kind), kind.__name__.lower())
 
 
 def settings_of(method: Method) -> dict[str, Any]:
-    """The configuration's words for this method object: its name, and a table of its options."""
+    """The settings that describe this method object: its name and a table of its options."""
     kind = type(method)
     spec = name_of(kind) if kind in METHODS.values() else f"{kind.__module__}:{kind.__qualname__}"
     return {"method": spec, name_of(kind): {f.name: getattr(method, f.name) for f in fields(method)}}
 
 
 def label(method: Method) -> str:
-    """Name and the options that differ from the defaults: how tables tell two variants apart."""
+    """The method's title with the options that differ from the defaults, which distinguishes variants."""
     given = {
         f.name: getattr(method, f.name) for f in fields(method) if getattr(method, f.name) != f.default
     }
@@ -145,21 +144,17 @@ def _kind(name: str) -> tuple[type[Method], Mapping[str, Any]]:
 
 
 def _refuse_slips(kind: type[Method]) -> None:
-    """A misspelt hook or a forgotten decorator would do nothing, without a word."""
+    """Raise an error for a misspelt hook or a missing decorator, which would otherwise have no effect."""
     hooks = [name for name, value in vars(Method).items() if callable(value) and not name.startswith("_")]
     for name, value in vars(kind).items():
-        if (
-            callable(value)
-            and not name.startswith("_")
-            and not any(hasattr(base, name) for base in kind.__bases__)
-        ):
+        inherited = any(hasattr(base, name) for base in kind.__bases__)
+        if callable(value) and not name.startswith("_") and not inherited:
             close = difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)
             if close:
-                raise Error(f"{kind.__name__}.{name} is no hook; did you mean {close[0]!r}?")
+                raise Error(f"{kind.__name__}.{name} is not a hook; did you mean {close[0]!r}?")
     if "__dataclass_params__" not in vars(kind):
         raise Error(
-            f"{kind.__name__} is not a frozen dataclass, so that it has no options: write "
-            "@dataclass(frozen=True) above it"
+            f"{kind.__name__} is not a frozen dataclass and has no options: write @dataclass(frozen=True) above it"
         )
 
 
@@ -168,13 +163,13 @@ def _options(spec: str, inside: str) -> dict[str, Any]:
     for part in filter(None, (p.strip() for p in re.split(r",(?![^(]*\))", inside))):
         key, equals, value = part.partition("=")
         if not equals:
-            raise Error(f"{spec!r}: {part!r} should read option=value")
+            raise Error(f"{spec!r}: {part!r} should have the form option=value")
         options[key.strip()] = literal(value.strip())
     return options
 
 
 def literal(text: str) -> Any:
-    """A number, true, false, a quoted or a bare word."""
+    """Parse a number, true, false, or a quoted or bare word."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:

@@ -1,5 +1,5 @@
 """f-FedAP. Lu et al., Personalized federated learning with adaptive batchnorm for healthcare, IEEE
-Transactions on Big Data 2022 (arXiv 2112.00734): the form that warms up by FedBN and needs no pre-trained
+Transactions on Big Data 2022 (arXiv 2112.00734): the variant that warms up with FedBN and needs no pre-trained
 model."""
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Adaptation(FedBN):
-    """Once, after the warm-up, every client says how its samples look at each norm layer; from then on
-    models are mixed by how near these statistics lie."""
+    """After the warm-up, every client sends the statistics of its samples at each norm layer once; from then on,
+    models are mixed by the distance between these statistics."""
 
     title = "f-FedAP"
 
     mu: Share = 0.5
 
     def row(self, layout: Layout, statistics: Rows, client: int) -> dict[int, float]:
-        """A_ij over all j: mu for i itself, the rest by 1 / W_ij. Who gave no statistics goes alone and is
-        no one's neighbour."""
+        """A_ij over all j: mu for i itself, the rest proportional to 1 / W_ij. Clients without statistics are not
+        mixed."""
         import torch
 
         others = [j for j in statistics.ids if j != client]
@@ -40,21 +40,17 @@ class Adaptation(FedBN):
             return {client: 1.0}
         apart = torch.stack([statistics[j] for j in others]).double() - statistics[client].double()
         layers = torch.split(apart, [2 * channels for _, channels in layout.norms], dim=1)
-        distance = torch.stack([layer.norm(dim=1) for layer in layers]).sum(
-            0
-        )  # W_ij = sum_l sqrt(|mu_i - mu_j|^2 + |sigma_i - sigma_j|^2)
+        # W_ij = sum_l sqrt(|mu_i - mu_j|^2 + |sigma_i - sigma_j|^2)
+        distance = torch.stack([layer.norm(dim=1) for layer in layers]).sum(0)
         near = (1 / distance).clamp(max=1e14)
-        return {
-            client: self.mu,
-            **dict(zip(others, ((1 - self.mu) * near / near.sum()).tolist(), strict=True)),
-        }
+        shares = ((1 - self.mu) * near / near.sum()).tolist()
+        return {client: self.mu, **dict(zip(others, shares, strict=True))}
 
     def plan(self, fed: Fed, server: ServerState, sampled: Sequence[int]) -> tuple[str, Sequence[int]]:
         asked, statistics = server.extra.get("asked"), _statistics(fed, server)
         absent = range(fed.clients) if asked is None else [i for i in sampled if i not in statistics]
-        return (
-            ("stats", absent) if absent and asked != server.round else ("train", sampled)
-        )  # in a round they are asked once
+        # a round asks for statistics at most once
+        return ("stats", absent) if absent and asked != server.round else ("train", sampled)
 
     def send(self, fed: Fed, server: ServerState, clients: Sequence[int], task: str) -> dict[int, Message]:
         if task == "stats":
@@ -79,15 +75,11 @@ class Adaptation(FedBN):
 
         if task == "stats":
             statistics = _statistics(fed, server).put({r.client: r.extra["statistics"] for r in replies})
-            return replace(
-                server,
-                extra={**server.extra, "statistics": statistics, "asked": torch.tensor(server.round)},
-            )
+            asked = torch.tensor(server.round)
+            return replace(server, extra={**server.extra, "statistics": statistics, "asked": asked})
         assert server.personal is not None
-        return replace(
-            server,
-            personal=server.personal.put({r.client: r.model for r in replies if r.model is not None}),
-        )
+        models = {r.client: r.model for r in replies if r.model is not None}
+        return replace(server, personal=server.personal.put(models))
 
     def replies(self, fed: Fed, message: Message) -> dict[str, tuple[int, ...]]:
         return {"statistics": (_length(fed),)} if message.task == "stats" else super().replies(fed, message)
@@ -98,26 +90,25 @@ def _length(fed: Fed) -> int:
 
 
 def _statistics(fed: Fed, server: ServerState) -> Rows:
-    """Mean and deviation of every channel, norm layer by norm layer, of the clients that gave them."""
+    """Mean and standard deviation of every channel, norm layer by norm layer, of the clients that sent them."""
     known: Rows = server.extra.get("statistics", Rows(fed.initial.new_zeros(_length(fed))))
     return known
 
 
 @dataclass(frozen=True)
 class FedAP(TwoStage):
-    """FedBN for floor(rho T) rounds, then every client's model is a fixed mix of all, by the likeness of
-    their norm layers' inputs."""
+    """FedBN for floor(rho T) rounds. Then every client's model is mixed from all models, with fixed weights by the
+    similarity of the inputs of their norm layers."""
 
     title = "f-FedAP"
     paper = "Lu et al. 2022, f-FedAP; rho and mu as in the pFedSim paper"
     elsewhere = (
-        "The paper speaks of the output of batch norm layers; the statistics are of their input. One "
-        "version computes the mix "
-        "at scoring, a later one does not; one trains a single epoch in the warm-up."
+        "The paper names the output of batch norm layers, but the statistics are those of their input. One "
+        "version computes the mix at scoring, a later one does not; one trains a single epoch in the warm-up."
     )
 
     weights: Weights = "samples"
-    rho: Annotated[Share, "share of the rounds that warm up"] = 0.5
+    rho: Annotated[Share, "share of rounds in the warm-up"] = 0.5
     mu: Annotated[Share, "weight of the client's own model in its mix"] = 0.5
 
     def first(self) -> Method:

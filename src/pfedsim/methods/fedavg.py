@@ -10,15 +10,14 @@ from pfedsim.core.method import Method, Weights
 
 @dataclass(frozen=True)
 class FedAvg(Method):
-    """One common model: the mean of what the round's clients trained. All of it is the interface's
-    default."""
+    """Federated averaging: one common model, the weighted mean of the models trained by the round's clients. All
+    hooks are the defaults of `Method`."""
 
     title = "FedAvg"
     paper = "McMahan et al. 2017, Algorithm 1"
     elsewhere = (
-        "Norm statistics are averaged in some code bases, kept by each client in others, or taken from "
-        "the first client, and the "
-        "score depends on that choice. Here it is the setting `buffers`."
+        "Some code bases average norm statistics, others keep them at each client or take those of the first "
+        "client, and the score depends on that choice. Here it is the setting `buffers`."
     )
 
     weights: Weights = "samples"

@@ -17,15 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedBN(Method):
-    """FedAvg in which weights and statistics of norm layers, of whatever type and name, stay with each
-    client."""
+    """FedAvg, except that every client keeps the weights and statistics of its norm layers, whatever their type and
+    name."""
 
     title = "FedBN"
     paper = "Li et al. 2021, Algorithm 1"
     elsewhere = (
-        "Norm layers are found by the substring `bn` of a name in two code bases: MobileNetV2 has none "
-        "so named, and FedBN "
-        "silently becomes FedAvg."
+        "Two code bases find norm layers by the substring `bn` in their name. MobileNetV2 has no such names, so "
+        "FedBN silently becomes FedAvg."
     )
 
     weights: Weights = "samples"
@@ -33,7 +32,7 @@ class FedBN(Method):
     def keeps(self, layout: Layout) -> Tensor:
         if not layout.norm.any():
             raise Error(
-                f"{self.title} keeps norm layers at the clients, but this network has none: take fedavg "
-                "or another network"
+                f"{self.title} keeps norm layers at the clients, but this network has none: use fedavg or "
+                "another network"
             )
         return layout.norm

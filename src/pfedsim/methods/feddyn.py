@@ -24,13 +24,11 @@ class FedDyn(Method):
     title = "FedDyn"
     paper = "Acar et al. 2021, Algorithm 1; alpha as in the pFedSim paper"
     elsewhere = (
-        "The author's benchmark of the paper's time has one memory for all clients, a linear term "
-        "without gradient, and a norm "
-        "that is not squared; a later version lacks the alpha theta term; another library does not "
-        "square the norm either. "
-        "Here: a memory per client, the squared norm, h over all n clients. The model that is handed out and "
-        "scored is mean - h / alpha, as Algorithm 1 has it; the authors' code scores the plain mean of the "
-        "clients' models."
+        "When the pFedSim paper was written, its author's benchmark had one memory for all clients, a linear term "
+        "without gradient, and a norm that is not squared; a later version lacks the alpha theta term. Another "
+        "library does not square the norm either. Here: a memory per client, the squared norm, h over all n "
+        "clients. The model that is sent and scored is mean - h / alpha, as in Algorithm 1; the FedDyn authors' "
+        "code scores the plain mean of the clients' models."
     )
 
     weights: Weights = "uniform"
@@ -47,9 +45,8 @@ class FedDyn(Method):
 
     def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
         moved = (ends[-1] - job.start.theta).where(job.fed.layout.trainable, 0)
-        return job.reply(ends[-1]), job.remember(
-            ends[-1], memory=_memory(job) - self.alpha * moved
-        )  # v_i <- v_i - alpha (theta_i - theta)
+        memory = _memory(job) - self.alpha * moved  # v_i <- v_i - alpha (theta_i - theta)
+        return job.reply(ends[-1]), job.remember(ends[-1], memory=memory)
 
     def aggregate(
         self, fed: Fed, server: ServerState, task: str, replies: Sequence[Reply], rng: torch.Generator
@@ -57,14 +54,13 @@ class FedDyn(Method):
         theta, h = server.model.double(), server.extra["h"]
         for reply in replies:
             assert reply.model is not None
-            h = h - self.alpha / fed.clients * (reply.model.double() - theta).where(
-                fed.layout.trainable, 0
-            )  # n: all clients
+            moved = (reply.model.double() - theta).where(fed.layout.trainable, 0)
+            h = h - self.alpha / fed.clients * moved  # n: all clients
         model = (self.mean(fed, replies).double() - h / self.alpha).float()
         return replace(server, model=model, extra={**server.extra, "h": h})
 
 
 def _memory(job: Job) -> Tensor:
-    """v_i, zero at first."""
+    """v_i, initially zero."""
     memory = job.memory.extra.get("memory")
     return job.start.theta * 0 if memory is None else memory

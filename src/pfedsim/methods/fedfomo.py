@@ -1,7 +1,7 @@
 """FedFomo. Zhang et al., Personalized federated learning with first order model optimization, ICLR 2021.
 
-Without exploration by chance: a client is offered the models of last round's clients that helped it most so
-far."""
+Without random exploration: a client is offered the models of those clients of the last round that have helped it
+most so far."""
 
 from __future__ import annotations
 
@@ -23,28 +23,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedFomo(Method):
-    """Every client has a model of its own and starts from the mix of others' models that do better on its
-    validation part."""
+    """Every client has a personal model. It starts training from a mix of the other clients' models that do better
+    on its validation part."""
 
     title = "FedFomo"
     paper = "Zhang et al. 2021, section 3; M and validation as in the pFedSim paper"
     elsewhere = (
-        "The validation part is redrawn at every load in one code base, so that it leaks into training; "
-        "the loss is summed over "
-        "batches and divided by samples; candidates are drawn from all clients rather than the last "
-        "round's. The authors compare models with the client's own before its last local training and count "
-        "its current model as a candidate, which then gets most of the weight (preset `authors`); the "
-        "benchmark compares with the current model, and so do we by default."
+        "One code base redraws the validation part at every load, which leaks it into training, sums the loss "
+        "over batches and divides it by samples, and draws candidates from all clients rather than from those of "
+        "the last round. The authors compare models with the client's own model before its last local training "
+        "and count its current model as a candidate, which then gets most of the weight (preset `authors`); the "
+        "benchmark compares with the current model, which is also the default here."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"authors": {"baseline": "before"}}
 
     validation: Annotated[
         float, Ge(0), Lt(1), "share of a client's train part that judges others' models"
     ] = 0.2
-    models: Annotated[Count, "most models that a client is offered in a round (M)"] = 5
+    models: Annotated[Count, "largest number of models offered to a client in a round (M)"] = 5
     baseline: Annotated[
         Literal["current", "before"],
-        "what models are compared with: the client's own now, or as it was before its last local training",
+        "what models are compared with: the client's current model, or its model before its last local training",
     ] = "current"
 
     def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> ServerState:
@@ -54,18 +53,18 @@ class FedFomo(Method):
         return ServerState(0, theta, Rows(theta), {"affinity": Pairs(), "last": nobody})
 
     def offered(self, server: ServerState, client: int) -> list[int]:
-        """Whose models this client gets: the M of last round's clients with the largest affinity; its own,
-        if there, counts 1."""
+        """The clients whose models this client gets: the M of last round's clients with the largest affinity. Its
+        own affinity is 1."""
         row = {client: 1.0, **server.extra["affinity"].row(client)}
         ranked = sorted(server.extra["last"].tolist(), key=lambda j: (-row.get(j, 0.0), j))
-        return [j for j in ranked[: self.models] if j != client]  # its own it gets anyway
+        return [j for j in ranked[: self.models] if j != client]  # it gets its own model anyway
 
     def send(self, fed: Fed, server: ServerState, clients: Sequence[int], task: str) -> dict[int, Message]:
         import torch
 
         personal = server.personal
         assert personal is not None
-        if task == "score":  # the client's own model as it left its last training
+        if task == "score":  # the client's model after its last training
             return {i: Message(task, personal[i]) for i in clients}
         none = fed.initial.new_empty(0, fed.layout.size)
         models = {

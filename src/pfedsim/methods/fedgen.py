@@ -1,7 +1,7 @@
 """FedGen. Zhu et al., Data-free knowledge distillation for heterogeneous federated learning, ICML 2021.
 
-The server trains a generator G of features whose classes all clients' classifiers agree on; clients train
-on its features too."""
+The server trains a generator G of features on whose classes the clients' classifiers agree; clients also train on
+these features."""
 
 from __future__ import annotations
 
@@ -35,28 +35,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedGen(Method):
-    """FedAvg whose clients also learn from generated features; no client's data are needed to make them.
-    Clients send their label counts, and every client learns which classes occur at the clients that have
-    replied so far."""
+    """FedAvg whose clients also train on generated features, which are made without any client's data. Clients send
+    their label counts, and every client is sent the classes of all clients that have replied so far."""
 
     title = "FedGen"
     paper = "Zhu et al. 2021, Algorithm 1; alpha, beta, fade and sizes as in the pFedSim paper"
     elsewhere = (
-        "The author's benchmark fits the generator to the server's own classifier (at the paper's time a "
-        "random one, never "
-        "refreshed) and not to the uploaded ones; it leaves the generator in train mode at the clients, "
-        "so that its statistics "
-        "drift. One library drops the KL term. The authors draw the labels of generated features from those "
-        "of all clients; the benchmark draws them from the client's own, which costs much accuracy on small "
-        "data (preset `reference`, which the reproduction of Table 3 runs). The authors hand out the set of "
-        "all labels before the first round; here the server sends the classes that replies have named so far."
+        "The pFedSim author's benchmark fits the generator to the server's own classifier (when the paper was "
+        "written, a random one that was never updated) instead of the uploaded ones, and leaves the generator in "
+        "train mode at the clients, which makes its statistics drift. One library drops the KL term. The FedGen "
+        "authors draw the labels of generated features from those of all clients; the benchmark draws them from "
+        "the client's own, which costs much accuracy on small data (preset `reference`, which the reproduction of "
+        "Table 3 uses). The FedGen authors distribute the set of all labels before the first round; here the "
+        "server sends the classes named in replies so far."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"reference": {"labels": "own"}}
 
     weights: Weights = "samples"
     alpha: Annotated[AtLeastZero, "weight of the classifier's loss on generated features"] = 10.0
     beta: Annotated[
-        AtLeastZero, "weight of the pull towards what the classifier says of generated features"
+        AtLeastZero, "weight of the pull towards the classifier's predictions on generated features"
     ] = 10.0
     fade: Annotated[Share, "alpha, beta and lr are multiplied by this after every round"] = 0.98
     noise: Annotated[Count, "width of the generator's noise"] = 32
@@ -89,30 +87,27 @@ class FedGen(Method):
     def gradient(self, job: Job, theta: Tensor, batches: Sequence[Batch]) -> Tensor:
         from torch.nn import functional as F
 
-        if job.round == 0 or not len(classes := self._classes(job)):  # G has learnt nothing yet
+        if job.round == 0 or not len(classes := self._classes(job)):  # G is not trained yet
             return super().gradient(job, theta, batches)
         make, y = self.generator(job.fed), batches[0].y
         faded = max(1e-5, self.fade**job.round)
         said = job.head(theta, make(job.message.extra, y, job.rng)).softmax(1)
-        targets = (
-            F.one_hot(y, job.fed.classes) + self.beta * faded * said
-        )  # CE(f(x), y) + beta KL(said || f(x)), but for a constant
+        # CE(f(x), y) + beta KL(said || f(x)), up to a constant
+        targets = F.one_hot(y, job.fed.classes) + self.beta * faded * said
         drawn = _draw(classes, self.batch, job.rng)
-        on_generated, _ = job.head_grad(
-            theta, make(job.message.extra, drawn, job.rng), drawn
-        )  # CE(phi(G(y')), y')
+        generated = make(job.message.extra, drawn, job.rng)
+        on_generated, _ = job.head_grad(theta, generated, drawn)  # CE(phi(G(y')), y')
         ratio = self.batch / job.fed.settings.batch
         return job.grad(theta, batches[0], targets) + ratio * self.alpha * faded * on_generated
 
     def _classes(self, job: Job) -> Tensor:
-        """The classes that y' is drawn from."""
+        """The classes from which y' is drawn."""
         counts = job.labels.bincount() if self.labels == "own" else job.message.extra["known"]
         return counts.nonzero()[:, 0]
 
     def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
-        return job.reply(
-            ends[-1], labels=job.labels.bincount(minlength=job.fed.classes).float()
-        ), job.remember(ends[-1])
+        labels = job.labels.bincount(minlength=job.fed.classes).float()
+        return job.reply(ends[-1], labels=labels), job.remember(ends[-1])
 
     def replies(self, fed: Fed, message: Message) -> dict[str, tuple[int, ...]]:
         return {"model": (fed.layout.size,), "labels": (fed.classes,)}
@@ -125,7 +120,7 @@ class FedGen(Method):
 
         counts = torch.stack([r.extra["labels"] for r in replies])
         shares, qualified = counts / counts.sum(0), counts.sum(0).nonzero()[:, 0]
-        # the teachers are the round's own classifiers phi_i; what they keep at home is NaN
+        # the teachers are this round's classifiers phi_i; entries that stay at the client are NaN
         teachers = [r.model.where(r.model.isfinite(), fed.initial) for r in replies if r.model is not None]
         make, state = self.generator(fed), dict(server.extra)
         if self.labels == "all":
@@ -134,19 +129,17 @@ class FedGen(Method):
             y = _draw(qualified, self.batch, rng)
             weights = [F.one_hot(y, fed.classes) * share[y, None] for share in shares]
 
-            def by_features(
-                z: Tensor, weights: list[Tensor] = weights
-            ) -> Tensor:  # of sum_i c_i(y) / sum_j c_j(y) CE(phi_i(z), y)
-                return torch.stack(
-                    [fed.net.head_grad(phi, z, w)[1] for phi, w in zip(teachers, weights, strict=True)]
-                ).sum(0)
+            def by_features(z: Tensor, weights: list[Tensor] = weights) -> Tensor:
+                """The gradient of sum_i c_i(y) / sum_j c_j(y) CE(phi_i(z), y)."""
+                pairs = zip(teachers, weights, strict=True)
+                return torch.stack([fed.net.head_grad(phi, z, w)[1] for phi, w in pairs]).sum(0)
 
             state = {**state, **make.step(state, y, rng, by_features, self.lr * self.fade**server.round)}
         return replace(server, model=self.mean(fed, replies), extra=state)
 
 
 def _draw(labels: Tensor, count: int, rng: torch.Generator) -> Tensor:
-    """So many of these labels, each alike."""
+    """Draw `count` of these labels uniformly."""
     import torch
 
     return labels[torch.randint(len(labels), (count,), generator=rng).to(labels.device)]

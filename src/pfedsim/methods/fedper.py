@@ -15,14 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedPer(Method):
-    """FedAvg of the body; every client keeps a classifier of its own."""
+    """FedAvg of the body; every client keeps its own classifier."""
 
     title = "FedPer"
     paper = "Arivazhagan et al. 2019, Algorithms 1 and 2"
     elsewhere = (
-        "Whether it is scored before or after an epoch of fine-tuning differs between versions of one "
-        "benchmark, and its "
-        "paper's table does not say. Here both scores stand side by side."
+        "Versions of one benchmark differ in whether they score before or after an epoch of fine-tuning, and the "
+        "table in its paper does not say which. Here both scores are shown side by side."
     )
 
     weights: Weights = "samples"

@@ -16,19 +16,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedProx(Method):
-    """FedAvg whose clients are held near the common model: they minimise f_i(theta) + mu/2 |theta -
-    theta_received|^2."""
+    """FedAvg with a proximal term that keeps clients near the common model: they minimise
+    f_i(theta) + mu/2 |theta - theta_received|^2."""
 
     title = "FedProx"
     paper = "Li et al. 2020, Algorithm 2; mu as in the pFedSim paper"
     elsewhere = (
-        "The penalty is written with the norm, not its square, in some code, so that its gradient has a "
-        "fixed length; default "
-        "values of mu run from 0 to 1, and the mean is by samples or uniform."
+        "Some code penalises the norm instead of its square, which gives the gradient a fixed length. Default "
+        "values of mu range from 0 to 1, and the mean is weighted by samples or uniform."
     )
 
     weights: Weights = "uniform"
-    mu: Annotated[AtLeastZero, "how strongly clients are held near the common model"] = 1.0
+    mu: Annotated[AtLeastZero, "weight of the proximal term"] = 1.0
 
     def gradient(self, job: Job, theta: Tensor, batches: Sequence[Batch]) -> Tensor:
         return job.grad(theta, batches[0]) + self.mu * (theta - job.start.theta)

@@ -19,25 +19,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedRep(Method):
-    """As FedPer, but a client first fits its classifier to the body that it got, then the body to that
-    classifier."""
+    """Like FedPer, but a client first trains its classifier with the received body fixed, then the body with that
+    classifier fixed."""
 
     title = "FedRep"
     paper = "Collins et al. 2021, Algorithm 1; body_epochs as in the pFedSim paper"
     elsewhere = (
-        "Head and body epochs are 4 + 1 inside E = 5, or 5 + 1 on top, depending on the date of the "
-        "code; one fine-tuning "
-        "branch lacks the optimiser's step."
+        "Depending on the version of the code, head and body train for 4 + 1 epochs (E = 5 in total) or for 5 + 1; "
+        "one fine-tuning branch lacks the optimiser's step."
     )
 
     weights: Weights = "samples"
-    body_epochs: Annotated[Count, "local epochs that train the body; those before train the classifier"] = 1
+    body_epochs: Annotated[Count, "local epochs for the body; the epochs before train the classifier"] = 1
 
     def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> ServerState:
         if (epochs := fed.settings.epochs) <= self.body_epochs:
             raise Error(
-                f"FedRep: epochs = {epochs} leaves none for the classifier beside body_epochs = "
-                f"{self.body_epochs}; raise epochs"
+                f"FedRep: epochs = {epochs} leaves no epoch for the classifier, because body_epochs = "
+                f"{self.body_epochs}; increase epochs"
             )
         return super().init(fed, theta, rng)
 

@@ -1,5 +1,5 @@
-"""FedGen's generator of features, and how it learns; all that it is lies in named tensors, which a server
-can hold and send."""
+"""FedGen's generator of features and its training step. Its state is a set of named tensors that the server can
+keep and send."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ State = Mapping[str, "Tensor"]
 
 @dataclass(frozen=True)
 class Generator:
-    """G(noise, y): linear, batch norm, ReLU, linear. Its weights `g` are one vector, its norm `statistics`
-    another."""
+    """G(noise, y): linear, batch norm, ReLU, linear. One vector `g` holds its weights, another the norm
+    `statistics`."""
 
     classes: int
     noise: int
@@ -25,7 +25,7 @@ class Generator:
     features: int
 
     def start(self, rng: torch.Generator) -> dict[str, Tensor]:
-        """Before the first step: torch's default weights, Adam at rest."""
+        """The initial state: torch's default weights, and Adam's state at zero."""
         import torch
 
         def linear(fan_in: int, out: int) -> Tensor:  # weight and bias
@@ -60,7 +60,7 @@ class Generator:
         by_features: Callable[[Tensor], Tensor],
         lr: float,
     ) -> dict[str, Tensor]:
-        """After one step of Adam down the gradient that a loss has at the features of these classes."""
+        """The state after one step of Adam; `by_features` is the gradient of the loss by the features."""
         import torch
 
         g = state["g"].detach().requires_grad_()
@@ -79,7 +79,7 @@ class Generator:
     def _forward(
         self, g: Tensor, statistics: Tensor, y: Tensor, rng: torch.Generator, training: bool
     ) -> tuple[Tensor, Tensor]:
-        """Features, and the norm statistics that follow."""
+        """The features and the updated norm statistics."""
         import torch
         from torch.nn import functional as F
 

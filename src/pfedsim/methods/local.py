@@ -1,5 +1,5 @@
-"""Local-Only: every client trains alone, in the rounds in which the common schedule draws it, from the same
-initial model."""
+"""Local-Only: every client trains alone from the same initial model, in the rounds for which the common schedule
+draws it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LocalOnly(Method):
-    """Nothing leaves a client: all entries are kept, so that each goes on from its own."""
+    """Nothing leaves a client: it keeps all entries and continues from its own model."""
 
     title = "Local-Only"
     paper = "the baseline of the pFedSim paper, section 5.1"
     elsewhere = (
-        "It trains only in the rounds in which the common schedule draws a client (about 20 of 200), not "
-        "to convergence: a low "
-        "budget that some tables leave unsaid."
+        "It trains only in the rounds for which the common schedule draws a client (about 20 of 200), not to "
+        "convergence: a low budget that some tables do not mention."
     )
 
     def keeps(self, layout: Layout) -> Tensor:

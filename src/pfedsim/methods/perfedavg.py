@@ -1,5 +1,5 @@
 """Per-FedAvg. Fallah et al., Personalized federated learning with theoretical guarantees: A model-agnostic
-meta-learning approach, NeurIPS 2020. Its first-order form."""
+meta-learning approach, NeurIPS 2020. The first-order variant."""
 
 from __future__ import annotations
 
@@ -17,25 +17,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PerFedAvg(Method):
-    """A common model that is good after a step of local training; scored after one plain local epoch."""
+    """A common model trained to be good after one step of local training, scored after one plain local epoch."""
 
     title = "Per-FedAvg"
     paper = (
         "Fallah et al. 2020, Algorithm 1 without second derivatives; alpha and beta as in the pFedSim paper"
     )
     elsewhere = (
-        "Restoring the weights after the inner step also restores the running statistics in one code "
-        "base, so that they never "
-        "leave their first values; clients with a single batch do no step at all; another library trains "
-        "every client twice a "
-        "round. Steps take the batches of an epoch in pairs: with shuffle = false, a client with an odd "
-        "number of batches (above one) never trains on its last one, because it is the same in every epoch."
+        "In one code base, restoring the weights after the inner step also restores the running statistics, which "
+        "therefore never change, and clients with a single batch do no step at all. Another library trains every "
+        "client twice a round. Steps take the batches of an epoch in pairs: with shuffle = false, a client with "
+        "an odd number of batches (above one) never trains on its last one, because it is the same in every epoch."
     )
 
     weights: Weights = "uniform"
-    alpha: Annotated[
-        Positive, "learning rate of the step to the client, and of the epoch before scoring"
-    ] = 0.01
+    alpha: Annotated[Positive, "learning rate of the inner step, and of the epoch before scoring"] = 0.01
     beta: Annotated[Positive, "learning rate of the common model"] = 0.001
 
     def phases(self, job: Job) -> list[Phase]:

@@ -1,9 +1,8 @@
 """pFedSim. Tan et al., pFedSim: Similarity-aware model aggregation towards personalized federated learning,
 2023 (arXiv 2305.15706).
 
-A common model is warmed up for floor(rho T) rounds (generalization). Then (personalization) every client
-keeps its own classifier phi_i and gets a feature extractor omega_i mixed from the clients whose classifiers
-resemble its own."""
+The first floor(rho T) rounds train a common model (generalization). After that (personalization), every client keeps
+its own classifier phi_i and gets a feature extractor omega_i mixed from the clients with similar classifiers."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ Form = Literal["classwise", "mean", "constant"]
 
 
 def similarity(phi_i: Tensor, phi_j: Tensor, form: Form = "classwise") -> float:
-    """Eq. 3 for two classifiers, one row per class. `mean`: the logarithm of the mean cosine, as the
-    author's code has it. `constant`: a control that compares nothing."""
+    """Eq. 3 for two classifiers, one row per class. `mean`: the logarithm of the mean cosine, as in the author's
+    code. `constant`: a control that compares nothing."""
     import torch
 
     if form == "constant":
@@ -38,9 +37,8 @@ def similarity(phi_i: Tensor, phi_j: Tensor, form: Form = "classwise") -> float:
     cosine = (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1) + 1e-8)
     if form == "mean":
         cosine = cosine.mean(0, keepdim=True)
-    return float(
-        -torch.log(1 - cosine.clamp(0, 1 - 1e-6)).mean()
-    )  # equal classifiers: -ln 1e-6, not infinity
+    # the clamp gives equal classifiers -ln 1e-6 instead of infinity
+    return float(-torch.log(1 - cosine.clamp(0, 1 - 1e-6)).mean())
 
 
 @dataclass(frozen=True)
@@ -51,8 +49,8 @@ class Personalization(Method):
     own: float = 1.0
 
     def resembling(self, server: ServerState, client: int) -> dict[int, float]:
-        """Eq. 4, not yet normalised: whose extractors this client's is mixed from; who was never met weighs
-        0."""
+        """The weights of Eq. 4 before normalisation: from whose extractors this client's is mixed. Clients that it
+        never met have weight 0."""
         phi = server.extra.get("similarity", Pairs())
         assert isinstance(phi, Pairs)
         return {**phi.row(client), client: self.own}
@@ -60,12 +58,14 @@ class Personalization(Method):
     def send(self, fed: Fed, server: ServerState, clients: Sequence[int], task: str) -> dict[int, Message]:
         personal = server.personal
         assert isinstance(personal, Rows)
-        if task == "score":  # the client's own model as it left its last training
+        if task == "score":  # the client's model after its last training
             return {i: Message(task, personal[i]) for i in clients}
         weights = {i: self.resembling(server, i) for i in clients}
         omega = personal.mixes({i: w for i, w in weights.items() if any(w.values())})  # Eq. 4
         for i, mixed in omega.items():
-            mixed[fed.layout.head] = personal[i][fed.layout.head]  # phi_i stays its own
+            mixed[fed.layout.head] = personal[i][
+                fed.layout.head
+            ]  # every client keeps its own classifier phi_i
         return {i: Message(task, omega[i] if i in omega else personal[i]) for i in clients}
 
     def aggregate(
@@ -74,7 +74,7 @@ class Personalization(Method):
         assert server.personal is not None
         phi = {r.client: fed.layout.rows(r.model) for r in replies if r.model is not None}
         values = {}
-        for i, j in combinations(phi, 2):  # only pairs that met in this round are renewed
+        for i, j in combinations(phi, 2):  # only pairs that met in this round are updated
             values[i, j] = values[j, i] = similarity(phi[i], phi[j], self.form)
         known = server.extra.get("similarity", Pairs())
         assert isinstance(known, Pairs)
@@ -84,16 +84,14 @@ class Personalization(Method):
 
 @dataclass(frozen=True)
 class PFedSim(TwoStage):
-    """Warm-up, then extractors mixed by the similarity of classifiers."""
+    """A warm-up with a common model, then feature extractors mixed by the similarity of classifiers."""
 
     title = "pFedSim"
     paper = "Tan et al. 2023, Algorithm 2, Eq. 3 and 4; appendix A.5: rho = 0.5"
     elsewhere = (
-        "The author's code takes the logarithm of the mean cosine where Eq. 3 takes the mean of "
-        "logarithms, and gives a "
-        "client's own extractor the weight -ln 1e-4 = 9.21 where the paper has 1 (preset `reference`); "
-        "equal classifiers give "
-        "log 0 without a clamp."
+        "The author's code takes the logarithm of the mean cosine where Eq. 3 takes the mean of logarithms, and "
+        "gives a client's own extractor the weight -ln 1e-4 = 9.21 where the paper has 1 (preset `reference`). "
+        "Without a clamp, equal classifiers give log 0."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"similarity": "classwise", "own": 1.0},
@@ -101,11 +99,11 @@ class PFedSim(TwoStage):
         "uniform": {"similarity": "constant", "own": 1.0},
     }
 
-    rho: Annotated[Share, "share of the rounds that warm up"] = 0.5
+    rho: Annotated[Share, "share of rounds in the warm-up"] = 0.5
     warmup: Annotated[str, "method of the warm-up"] = "fedavg"
-    similarity: Annotated[Form, "Eq. 3 class by class; of the mean cosine; or every client met alike"] = (
-        "classwise"
-    )
+    similarity: Annotated[
+        Form, "Eq. 3 class by class, Eq. 3 of the mean cosine, or the same for all clients met"
+    ] = "classwise"
     own: Annotated[AtLeastZero, "weight of the client's own extractor in its mix"] = 1.0
 
     def first(self) -> Method:
@@ -119,7 +117,7 @@ class PFedSim(TwoStage):
     def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> ServerState:
         if per_round(fed.clients, fed.settings.join) < 2:
             warnings.warn(
-                "pFedSim: fewer than two clients a round, so that no two classifiers can be compared",
+                "pFedSim: with fewer than two clients per round, no classifiers can be compared",
                 Notice,
                 stacklevel=2,
             )

@@ -1,5 +1,4 @@
-"""A warm-up by another method, then a stage of its own: pFedSim's generalization and personalization,
-f-FedAP's likewise."""
+"""Methods with two stages, a warm-up by another method and then their own: pFedSim and f-FedAP."""
 
 from __future__ import annotations
 
@@ -35,9 +34,8 @@ WARM = "warm"
 
 @dataclass(frozen=True)
 class TwoStage(Method):
-    """Every hook goes to `first()` for floor(rho T) rounds, then to `second()`: told apart by
-    `server.personal` at the server and by `message.stage` at the client. Rounds count even if nobody
-    replied."""
+    """Delegates every hook to `first()` for floor(rho T) rounds, then to `second()`. The server knows the stage from
+    `server.personal`, a client from `message.stage`. Rounds count even if nobody replied."""
 
     rho: Share = 0.5
 
@@ -46,12 +44,12 @@ class TwoStage(Method):
         raise NotImplementedError
 
     def second(self) -> Method:
-        """What follows, with one model per client in `server.personal`."""
+        """The second stage, with one model per client in `server.personal`."""
         raise NotImplementedError
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._stages  # noqa: B018 - here, so that nothing about a method changes later and a warm-up that does not exist is refused
+        self._stages  # noqa: B018 - refuses an unknown warm-up now, and caches the stages before first use
 
     @cached_property
     def _stages(self) -> tuple[Method, Method]:
@@ -64,11 +62,11 @@ class TwoStage(Method):
         return self._stages[message.stage != WARM]
 
     def warm_rounds(self, rounds: int) -> int:
-        """How many rounds the warm-up takes: T_g = floor(rho T)."""
+        """The number of rounds of the warm-up: T_g = floor(rho T)."""
         return math.floor(self.rho * rounds + 1e-9)
 
     def _after(self, fed: Fed, server: ServerState, finished: int) -> ServerState:
-        """The server after so many finished rounds: at the switch every client gets the common model."""
+        """The server's state after so many finished rounds. At the switch, every client gets the common model."""
         if server.personal is None and finished >= self.warm_rounds(fed.settings.rounds):
             return replace(server, personal=Rows(server.model))
         return server
@@ -77,13 +75,13 @@ class TwoStage(Method):
         first, second = self._stages
         if not (first.keeps(fed.layout) == second.keeps(fed.layout)).all():
             raise Error(
-                f"{self.title}: {first.title or type(first).__name__} cannot warm up, because it keeps "
-                "part of the model at home"
+                f"{self.title}: {first.title or type(first).__name__} cannot be the warm-up, because it keeps "
+                "part of the model at the clients"
             )
         server = first.init(fed, theta, rng)
         if server.personal is not None or isinstance(first, TwoStage):
             raise Error(
-                f"{self.title}: {first.title or type(first).__name__} cannot warm up, because it has no "
+                f"{self.title}: {first.title or type(first).__name__} cannot be the warm-up, because it has no "
                 "common model"
             )
         return self._after(fed, server, 0)

@@ -1,4 +1,4 @@
-"""Networks by name, and users' own by `module:Class` or `file.py:Class`."""
+"""Build networks by name, or users' own as `module:Class` or `file.py:Class`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["NAMES", "build", "check_name"]
 
 
 def check_name(name: str) -> None:
-    """Refuses a name that cannot be a network, without importing torch."""
+    """Raise an error if there is no such network, without importing torch."""
     if ":" not in name and name not in NAMES:
         raise Error(
             f"there is no model {name!r}; {nearest(name, NAMES)} (your own: file.py:Class or module:Class)"
@@ -31,8 +31,8 @@ def check_name(name: str) -> None:
 
 
 def build(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A network for samples of this shape. A class is called with those of `shape` and `classes` that it
-    names."""
+    """Build a network for samples of this shape. Its class is called with `shape` and `classes`, if it has these
+    parameters."""
     import torch
     from torch import nn
 
@@ -46,8 +46,7 @@ def build(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
         module: nn.Module = kind(**given)
     except TypeError as error:
         raise Error(
-            f"{name} cannot be made with {given or 'no arguments'}: {error}; name its arguments shape "
-            "and classes"
+            f"{name} cannot be made with {given or 'no arguments'}: {error}; call its parameters shape and classes"
         ) from error
     module.eval()
     try:
@@ -58,6 +57,6 @@ def build(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     if not isinstance(out, torch.Tensor) or tuple(out.shape) != (2, classes):
         got = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
         raise Error(
-            f"{name} gives {got} for two samples; a classifier of {classes} classes gives (2, {classes})"
+            f"{name} returns {got} for two samples; a classifier of {classes} classes returns (2, {classes})"
         )
     return module

@@ -1,5 +1,5 @@
-"""LeNet5 with batch norm and two max pools, as behind the paper's numbers (its table prints one pool and 3
-channels into the second convolution; both are slips). LeCun et al., Gradient-based learning applied to
+"""LeNet5 with batch norm and two max pools, the network behind the paper's numbers. (The paper's table has one pool,
+and 3 input channels for the second convolution; both are errors.) LeCun et al., Gradient-based learning applied to
 document recognition, 1998."""
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ class LeNet5(nn.Module):
         if len(shape) != 3 or min(shape[1:]) < 16:
             needs = "lenet5 takes images (channels, height, width) of at least 16 x 16"
             raise Error(
-                f"{needs}; these samples are {shape}: use the model mlp or cnn1d, or your own as "
-                "file.py:Class"
+                f"{needs}; these samples are {shape}: use the model mlp or cnn1d, or your own as file.py:Class"
             )
         channels, height, width = shape
         self.conv1 = nn.Conv2d(channels, 6, 5)
@@ -42,5 +41,5 @@ class LeNet5(nn.Module):
 
 
 def _left(length: int) -> int:
-    """What two unpadded 5-wide convolutions, each with a pool of 2, leave of a length."""
+    """The length that remains after two unpadded 5-wide convolutions, each with a pool of 2."""
     return ((length - 4) // 2 - 4) // 2

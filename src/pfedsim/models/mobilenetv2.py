@@ -1,7 +1,7 @@
-"""MobileNetV2, width 1, with the tensor names of torchvision's, so that its weights load as they are.
-Sandler et al., MobileNetV2: inverted residuals and linear bottlenecks, CVPR 2018. The stem has stride 2
-(the pFedSim paper's table prints 1, a slip). A fresh classifier starts from N(0, 0.01) and bias 0, as
-torchvision's does; the author's code puts in a new linear layer, which starts from torch's default."""
+"""MobileNetV2, width 1, with torchvision's tensor names, which lets torchvision's weights load unchanged. Sandler et
+al., MobileNetV2: inverted residuals and linear bottlenecks, CVPR 2018. The stem has stride 2 (1 in the pFedSim
+paper's table is an error). A new classifier is initialised with N(0, 0.01) and bias 0, as in torchvision; the
+author's code uses a new linear layer with torch's default initialisation."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ def _conv(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: i
 
 
 class Block(nn.Module):
-    """Widen, convolve each channel by itself, narrow without activation; added to the input where the
-    shapes agree."""
+    """Expand, depthwise convolution, project without activation; added to the input if the shapes agree."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, expansion: int):
         super().__init__()
@@ -69,7 +68,7 @@ class MobileNetV2(nn.Module):
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()
         self.classifier = nn.Sequential(nn.Dropout(DROPOUT), nn.Linear(LAST, classes))
-        for module in self.modules():  # as torchvision starts where there are no weights
+        for module in self.modules():  # torchvision's initialisation
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out")
             elif isinstance(module, nn.Linear):

@@ -1,5 +1,4 @@
-"""Weights that others have trained: named tensors from .safetensors or .npz, all but the classifier's,
-which starts afresh."""
+"""Load pretrained weights from .safetensors or .npz: all tensors except the classifier's, which is new."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ SUFFIXES = (".safetensors", ".npz")
 
 
 def find(name: str, data_dir: Path) -> Path:
-    """The file of these weights: a path, or a name that `pfedsim data get` has put into the data folder."""
+    """The file of these weights, given as a path or as a name that `pfedsim data get` has downloaded."""
     if name.endswith(SUFFIXES):
         if not Path(name).is_file():
             raise Error(f"pretrained = {name!r}: there is no such file")
@@ -32,7 +31,7 @@ def find(name: str, data_dir: Path) -> Path:
 
 
 def load(path: Path) -> dict[str, Tensor]:
-    """The tensors in this file."""
+    """Load the tensors in this file."""
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -43,13 +42,13 @@ def load(path: Path) -> dict[str, Tensor]:
 
         with np.load(path, allow_pickle=False) as file:
             return {name: torch.from_numpy(file[name]) for name in file.files}
-    except Exception as error:  # a damaged file makes the libraries raise what they like
-        raise Error(f"{path} is not a whole file of tensors: {' '.join(str(error).split())}") from error
+    except Exception as error:  # with a damaged file, the libraries may raise anything
+        raise Error(f"{path} is not a valid file of tensors: {' '.join(str(error).split())}") from error
 
 
 def into(layout: Layout, initial: Tensor, tensors: dict[str, Tensor], path: Path) -> Tensor:
-    """`initial` with everything but the classifier from `tensors`; one that is missing, misshapen or
-    unknown is refused by name."""
+    """`initial` with everything except the classifier replaced by `tensors`. A missing, unknown or misshapen tensor
+    is an error."""
     named = layout.named(initial.clone())
     counters = {f"{norm}.num_batches_tracked" for norm, _ in layout.norms}
     head = {name for name in layout.names if bool(layout.view(layout.head, name).any())}
@@ -67,6 +66,6 @@ def into(layout: Layout, initial: Tensor, tensors: dict[str, Tensor], path: Path
                 f"{tuple(named[name].shape)}"
             )
         if not bool(tensors[name].isfinite().all()):
-            raise Error(f"{path}: {name!r} holds values that are not finite")
+            raise Error(f"{path}: {name!r} has values that are not finite")
         named[name] = tensors[name].float()
     return layout.flat(named)

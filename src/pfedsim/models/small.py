@@ -1,4 +1,4 @@
-"""Small networks with batch norm for what is no image: `mlp` for tables, `cnn1d` for signals."""
+"""Small networks with batch norm: `mlp` for tables and `cnn1d` for signals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MLP(nn.Module):
 
 
 class CNN1d(nn.Module):
-    """Three convolutions along time (32, 64, 64; width 5) with batch norm, the first two with a max pool,
+    """Three convolutions over time (32, 64 and 64 channels, width 5) with batch norm, the first two with a max pool,
     then the mean over time."""
 
     def __init__(self, shape: tuple[int, ...], classes: int):

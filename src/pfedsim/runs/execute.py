@@ -60,10 +60,11 @@ def execute(
                     assert config is not None
                     was = Stopped(prepare(config, federation))
                 server = was.begin()
-        if not began:  # invalid input creates no folder
-            stack.enter_context(_taken(out))
         if not finished:
             told = stack.enter_context(tracked(was.session.config, out, watch))
+        if not began:  # only now: invalid input and a tracker that cannot start create no folder
+            stack.enter_context(_taken(out))
+        if not finished:
             was.notes.append(room(was.session, out))
             notices = [str(w.message) for w in caught if w.category is Notice]
             execution = Execution(was, out, told, notices, on_round, saves=keep is None)

@@ -45,7 +45,7 @@ class Progress:
 
 Watch = Callable[[Progress], None]
 OnRound = Callable[[int, Scores | None, ServerState], None]
-"""called after every round with its number, copies of its scores (None if it was not scored) and of the server's state"""
+"""called after every round with its number, a copy of its scores (None if not scored) and of the server's state"""
 
 
 class Execution:

@@ -64,13 +64,11 @@ def predict(
     model: Annotated[Path, typer.Argument(metavar="OUT", help="folder of an exported model")],
     inputs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="INPUT...", help="pictures, folders of pictures, one .csv or one .npz with x"
-        ),
+        typer.Argument(metavar="INPUT...", help="images, folders of images, one .csv or one .npz with x"),
     ],
     form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="table, csv or json")] = "table",
     resize: Annotated[
-        bool, typer.Option("--resize", help="rescale pictures to the model's input size")
+        bool, typer.Option("--resize", help="rescale images to the model's input size")
     ] = False,
     trust: Annotated[bool, typer.Option("--trust", help="run the export's network.py")] = False,
 ) -> None:

@@ -82,7 +82,7 @@ class Config(Training):
         "digits", description="a data set's name (pfedsim data list), or a .npz, .csv or .parquet file"
     )
     data_dir: str | None = Field(None, description="folder of the data sets", exclude=True)
-    size: int | None = Field(None, ge=1, description="rescale pictures to this many pixels a side")
+    size: int | None = Field(None, ge=1, description="rescale images to this many pixels a side")
     model: str | None = Field(
         None, description="lenet5, mobilenetv2, mlp, cnn1d, or your own file.py:Class or module:Class"
     )

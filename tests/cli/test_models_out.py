@@ -176,5 +176,5 @@ def test_a_folder_of_runs_names_them(run: Run, tmp_path: Path) -> None:
     shutil.copytree(run.path, tmp_path / "first")
     (tmp_path / "notes.txt").write_text("mine")
     for command in ("show", "resume", "watch"):
-        with pytest.raises(Error, match="is not a run's folder; it contains the runs first, second$"):
+        with pytest.raises(Error, match=r"is not a run's folder; it contains the runs first, second$"):
             pfedsim(command, tmp_path)

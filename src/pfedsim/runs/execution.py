@@ -46,7 +46,7 @@ class Progress:
 
 Watch = Callable[[Progress], None]
 OnRound = Callable[[int, Scores | None, ServerState], None]
-"""called after every round with its number, copies of its scores (None if it was not scored) and of the server's state"""
+"""called after every round: its number, copies of its scores (None if it was not scored) and of the server's state"""
 
 
 def check_on_round(on_round: OnRound | None) -> None:

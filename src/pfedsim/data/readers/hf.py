@@ -37,11 +37,13 @@ def read(
         raise Error(f"{name} has no column {label!r}; {nearest(label, dataset.column_names)}")
     taken = [c for c in dataset.column_names if c != label] if columns is None else list(columns)
     classes, y = _labels(dataset, label)
+    if len(set(y.tolist())) == 1:
+        raise Error(f"{name}: column {label!r} has only one class, {classes[y[0]]!r}")
     named = None
     pictures = [c for c in taken if type(dataset.features[c]).__name__ == "Image"]
     if len(pictures) > 1 or (pictures and columns is not None and len(taken) > 1):
         raise Error(
-            f"{name} has several columns for a sample ({', '.join(taken)}); choose one column of pictures "
+            f"{name} has several columns for a sample ({', '.join(taken)}); choose one column of images "
             "with `columns`"
         )
     if pictures:
@@ -49,7 +51,7 @@ def read(
         mean, std = moments(x)
     else:
         if size is not None:
-            raise Error(f"size = {size}: {name} has no pictures to rescale")
+            raise Error(f"size = {size}: {name} has no images to rescale")
         if not taken:
             raise Error(f"{name} has no columns besides {label!r}")
         x = _numbers(dataset, taken, name)
@@ -111,7 +113,7 @@ def _pixels(images: Any, size: int | None, name: str) -> np.ndarray:
         taken.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
         if taken[-1].shape != taken[0].shape:
             raise Error(
-                f"{name}: picture {k} has shape {taken[-1].shape}, others {taken[0].shape}: rescale them with "
+                f"{name}: image {k} has shape {taken[-1].shape}, others {taken[0].shape}: rescale them with "
                 "size = N"
             )
     return np.ascontiguousarray(np.stack(taken))

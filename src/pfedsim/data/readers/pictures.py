@@ -28,17 +28,17 @@ def listed(folder: Path, skip_broken: bool = False) -> list[Path]:
         if path.is_file() and path.suffix.lower() in SUFFIXES:
             found.append(path)
         elif not skip_broken:
-            what = "is a folder where pictures were expected"
-            what = what if path.is_dir() else "does not have the name of a picture"
+            what = "is a folder where images were expected"
+            what = what if path.is_dir() else "does not have the name of an image"
             raise Error(f"{path} {what}; remove it, or skip such files with {SKIP}")
     return found
 
 
 def image_in(file: Path | IO[bytes], grey: bool, way_out: str = "") -> Image.Image:
     """Read a picture, in grey or colour. Transparent pixels become white; 16 bits become 8."""
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
-    name = str(file) if isinstance(file, Path) else "the picture"
+    name = str(file) if isinstance(file, Path) else "the image"
     try:
         with Image.open(file) as opened:
             opened.load()
@@ -53,9 +53,11 @@ def image_in(file: Path | IO[bytes], grey: bool, way_out: str = "") -> Image.Ima
             return image.convert("L" if grey else "RGB")
     except Error:
         raise
+    except UnidentifiedImageError as error:
+        raise Error(f"{name} is not an image that Pillow can read{way_out}") from error
     except Exception as error:  # with a damaged file, decoders may raise anything
         why = " ".join(str(error).split()).replace(repr(name), "it").replace(name, "it")
-        raise Error(f"{name} is not a valid picture ({why}){way_out}") from error
+        raise Error(f"{name} is not a valid image ({why}){way_out}") from error
 
 
 def rescaled(image: Image.Image, width: int, height: int) -> Image.Image:
@@ -76,6 +78,15 @@ def decoded(path: Path, size: int | None = None, grey: bool = False) -> np.ndarr
     """Read one picture as bytes of shape (channels, height, width)."""
     image = image_in(path, grey, f"; skip such files with {SKIP}")
     return pixels_of(image if size is None else rescaled(image, size, size))
+
+
+def is_readable(path: Path) -> bool:
+    """Whether Pillow can read this image."""
+    try:
+        decoded(path)
+    except Error:
+        return False
+    return True
 
 
 def stacked(
@@ -107,13 +118,13 @@ def stacked(
         if pixels.shape != x.shape[1:]:
             (h, w), (first_h, first_w) = pixels.shape[1:], x.shape[2:]
             raise Error(
-                f"{path} is {w} x {h} pixels, others are {first_w} x {first_h}: rescale them with size = N"
+                f"{path} is {w} x {h} pixels, others are {first_w} x {first_h}: rescale them with --size N"
             )
         x[len(intact)] = pixels
         intact.append(k)
     tell(f"reading {what}", len(files), len(files))
     if x is None:
-        raise Error(f"{what}: none of the {len(files)} pictures can be read")
+        raise Error(f"{what}: none of the {len(files)} images can be read")
     if len(intact) < len(files):
         part = np.lib.format.open_memmap(
             into / "x.npy", mode="w+", dtype=np.uint8, shape=(len(intact), *x.shape[1:])

@@ -47,6 +47,8 @@ def read(
             raise Error(f"{path}, row {columns[column].index('') + 1}: column {column!r} is empty")
     x = np.stack([_numbers(path, column, columns[column]) for column in numbers], axis=1)
     classes = sorted(set(columns[label]), key=_in_order)
+    if len(classes) == 1:
+        raise Error(f"{path}: column {label!r} has only one class, {classes[0]!r}")
     check_case(classes, path)
     place = {word: k for k, word in enumerate(classes)}
     y = np.array([place[word] for word in columns[label]], dtype=np.int64)
@@ -119,6 +121,7 @@ def _csv(path: Path) -> Columns:
     rows = _rows(path)
     if len(rows) < 2:
         raise Error(f"{path} has no rows below its header")
+    check_commas(path, rows[0])
     heading = [name.strip() for name in rows[0]]
     twice = [name for name in heading if heading.count(name) > 1]
     if twice:
@@ -129,13 +132,22 @@ def _csv(path: Path) -> Columns:
     return {name: [row[k].strip() for row in rows[1:]] for k, name in enumerate(heading)}
 
 
+def check_commas(path: Path, heading: Sequence[str]) -> None:
+    """Raise an error if semicolons or tabs separate the columns."""
+    for sign, name in ((";", "';'"), ("\t", "tabs")):
+        if len(heading) == 1 and sign in heading[0]:
+            raise Error(f"{path} is separated by {name}: save it with commas")
+
+
 def _rows(path: Path) -> list[list[str]]:
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             return [row for row in csv.reader(file) if any(cell.strip() for cell in row)]
     except OSError as error:
         raise Error(f"{path} cannot be read: {error.strerror}") from error
-    except (csv.Error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise Error(f"{path} is not UTF-8; in a spreadsheet choose 'CSV UTF-8'") from error
+    except csv.Error as error:
         raise Error(f"{path} is not a CSV file: {error}") from error
 
 

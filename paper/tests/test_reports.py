@@ -447,7 +447,10 @@ def test_a_page_of_few_runs_can_be_made(tmp_path: Path) -> None:
     store.put(record(cell("cifar10", "pfedsim", 0.1, 43, {}), 0.8))
     assert "best as served" not in page(tmp_path)  # no seed in common
     store.put(record(cell("cifar10", "pfedsim", 0.1, 42, {}), 0.8))
-    assert "Dir(0.1), seeds 42: best as served is pFedSim (80.00)" in page(tmp_path)
+    assert (
+        "the seeds that all methods have (42; the tables use every seed): best as served is pFedSim (80.00)"
+        in page(tmp_path)
+    )
 
 
 def test_the_results_page_is_what_the_finished_runs_give() -> None:

@@ -54,6 +54,11 @@ def test_a_good_reply_passes_with_nothing_in_its_kept_entries() -> None:
             "model is torch.float64, expected float32",
         ),
         (replace(GOOD, model=None), "it holds ['counts'], expected ['counts', 'model']"),
+        (
+            replace(GOOD, model=None, extra={**GOOD.extra, "model": torch.zeros(SIZE)}),
+            "a model among its extras",
+        ),
+        (replace(GOOD, extra={**GOOD.extra, "model": torch.zeros(SIZE)}), "a model among its extras"),
         (replace(GOOD, extra={}), "it holds ['model'], expected ['counts', 'model']"),
         (
             replace(GOOD, extra={"count": torch.zeros(3)}),

@@ -169,3 +169,17 @@ def test_after_the_deadline_a_serial_engine_asks_nobody() -> None:
     s = small.session()
     found = list(Serial(s.worker).run("train", _works(s), deadline=-1.0))
     assert [(done.client, done.event) for done in found] == [(i, "late") for i in range(4)]
+
+
+def test_a_serial_reply_after_the_deadline_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = small.session()
+    times = iter([0.0, 0.1, 9.0, 9.1, 9.2, 9.3])  # the first client takes nine seconds
+
+    class Clock:
+        @staticmethod
+        def monotonic() -> float:
+            return next(times)
+
+    monkeypatch.setattr("pfedsim.engines.serial.time", Clock)
+    found = list(Serial(s.worker).run("train", _works(s), deadline=5.0))
+    assert [(done.client, done.event) for done in found] == [(i, "late") for i in range(4)]

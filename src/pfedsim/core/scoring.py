@@ -116,7 +116,7 @@ def _scored(
     waiting: dict[int, ClientScore] = {}
     turn = iter(clients)
     now = next(turn, None)
-    for done in side.engine.run("score", works):
+    for done in side.engine.run("score", works, side.deadline):
         result = _unscored(done, side.fed.classes) if isinstance(done, Absent) else done.result
         assert isinstance(result, ClientScore)
         waiting[done.client] = result

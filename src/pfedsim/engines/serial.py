@@ -27,7 +27,7 @@ class Serial:
     def run(
         self, task: str, works: Sequence[Work], deadline: float | None = None
     ) -> Iterator[Done | Absent]:
-        """One after another; after the deadline nobody is asked any more."""
+        """One after another. A reply after the deadline is late, and from then on nobody is asked."""
         began = time.monotonic()
         for work in works:
             if deadline is not None and time.monotonic() - began > deadline:
@@ -39,6 +39,9 @@ class Serial:
                 done, memory = perform(self._worker, task, work, self.memories.of(work.client))
             finally:
                 torch.set_num_threads(threads)
+            if deadline is not None and time.monotonic() - began > deadline:
+                yield late(work)
+                continue
             if memory is not None:
                 self.memories.offer(work.client, memory)
             yield done

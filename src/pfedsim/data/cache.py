@@ -90,7 +90,7 @@ def fingerprint(files: Sequence[Path]) -> str:
             state = path.stat()
         except OSError as error:
             raise Error(f"{path} cannot be read: {error.strerror}") from error
-        h.update(f"{path}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
+        h.update(os.fsencode(path) + f"\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
     return h.hexdigest()
 
 

@@ -10,8 +10,9 @@ from typing import IO
 
 import numpy as np
 
+from pfedsim.arrays import arrays_in
 from pfedsim.data.readers import tables
-from pfedsim.data.readers.npz import arrays_in, samples_of
+from pfedsim.data.readers.npz import samples_of
 from pfedsim.data.readers.pictures import SUFFIXES, image_in, pixels_of, rescaled
 from pfedsim.errors import Error
 from pfedsim.export.client_model import ClientModel
@@ -127,9 +128,7 @@ def _is_heading(model: ClientModel, row: list[str]) -> bool:
 
 def npz(model: ClientModel, path: Path) -> Samples:
     """Read `x` of a .npz file, as `--data` takes it, and with `y` the true classes."""
-    arrays = arrays_in(path)
-    if "x" not in arrays:
-        raise Error(f"{path} has no array 'x'; it has {', '.join(sorted(arrays)) or 'none'}")
+    arrays = arrays_in(path, ("x",), ("y", "classes"))
     x = samples_of(path, arrays["x"], "refuse" if model.fill is None else "mean")
     names = [str(k) for k in range(len(x))]
     return Samples(names, x, _labels(model, path, arrays) if "y" in arrays else None)

@@ -23,7 +23,7 @@ def need(what: object, size: int) -> None:
     if size > allowed:
         limit = f"{SETTING} allows {shown(allowed)}" if asked else f"{shown(allowed)} are free here"
         raise Error(
-            f"{what} needs {shown(size)} of memory, {limit}; set {SETTING}={size // UNITS['G'] + 1}G to read it "
+            f"{what} needs {shown(size)} of memory, {limit}; set {SETTING}={size // UNITS['G'] + 1}G to try "
             "anyway"
         )
 

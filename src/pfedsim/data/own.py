@@ -110,7 +110,7 @@ def load(file: Path) -> Own:
     """Load the record of an added data set."""
     try:
         content = tomllib.loads(file.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise Error(f"{file} cannot be read: {error}") from error
     strange = sorted(set(content) - {f.name for f in fields(Own)})
     if strange or "path" not in content:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pfedsim import escape
 from pfedsim.errors import Error
 from pfedsim.experiments.compare import ALONE, COMMON, Comparison
 from pfedsim.report import pictures
@@ -215,7 +216,7 @@ def long_csv(comparison: Comparison) -> str:
         for seed, run in by_seed.items():
             for model in ("served", "finetuned"):
                 for figure, value in (run.summary[model] or {}).items():
-                    table.writerow([method, seed, model, figure, value])
+                    table.writerow([escape.cell(method), seed, model, figure, value])
     return file.getvalue()
 
 
@@ -230,9 +231,8 @@ def client_csv(comparison: Comparison) -> str:
         gains = [comparison.client_gains(method, reference) for reference in references]
         for k, seed in enumerate(comparison.seeds):
             for client, accuracy in enumerate(accuracies[k]):
-                table.writerow(
-                    [method, seed, client, float(accuracy), *(float(g[k, client]) for g in gains)]
-                )
+                values = (float(accuracy), *(float(g[k, client]) for g in gains))
+                table.writerow([escape.cell(method), seed, client, *values])
     return file.getvalue()
 
 
@@ -240,7 +240,8 @@ def write(comparison: Comparison, folder: Path, chosen: Sequence[str] = ()) -> l
     """Write table.md, table.tex, table.csv, gains.csv, and the pictures as PNG in figures/."""
     folder.mkdir(parents=True, exist_ok=True)
     shown = tables(comparison, chosen)
-    words = [caption(comparison), *map(markdown_table, shown), verdict(comparison)]
+    said = [escape.markdown(text(comparison)) for text in (caption, verdict)]
+    words = [said[0], *map(markdown_table, shown), said[1]]
     contents = {
         "table.md": "\n\n".join(words) + "\n",
         "table.tex": latex(shown, caption(comparison)),
@@ -267,4 +268,4 @@ def write_page(comparison: Comparison, folder: Path, chosen: Sequence[str] = ())
 
 def notebook(comparison: Comparison) -> str:
     """The tables and the sentence as HTML, for notebooks."""
-    return "".join(map(html_table, tables(comparison))) + f"<p>{verdict(comparison)}</p>"
+    return "".join(map(html_table, tables(comparison))) + f"<p>{escape.html(verdict(comparison))}</p>"

@@ -133,7 +133,7 @@ class Config(Training):
     backend: str = Field(
         "auto", description="auto, torch or native (compiled CPU kernels, for chains of common layers)"
     )
-    workers: int | None = Field(None, ge=1, description="worker processes", exclude=True)
+    workers: int | None = Field(None, ge=1, le=1024, description="worker processes", exclude=True)
     track: str | None = Field(
         None, description="tensorboard:DIR, mlflow:URI or wandb:PROJECT", exclude=True
     )
@@ -220,6 +220,10 @@ def load(path: Path) -> dict[str, Any]:
         raise Error(f"configuration {path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Error(f"configuration {path} is not TOML: {error}") from error
+    except RecursionError:
+        raise Error(
+            f"configuration {path} is not TOML that pfedsim reads: it is nested too deeply"
+        ) from None
 
 
 def check(values: Mapping[str, Any]) -> Config:

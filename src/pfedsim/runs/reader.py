@@ -6,10 +6,10 @@ import csv
 import json
 import re
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pfedsim import escape
 from pfedsim.core.rows import Pairs
 from pfedsim.errors import Error
 from pfedsim.runs import config as configs
@@ -224,8 +224,8 @@ class Run:
                     f"{100 * scores['micro']:.2f}% of all test samples, {100 * scores['mean']:.2f}% mean of clients"
                 )
         rows["folder"] = self.path
-        cells = "".join(f"<tr><th>{k}</th><td>{escape(str(v))}</td></tr>" for k, v in rows.items())
-        return f"<table><caption>{escape(summary['method'])}</caption>{cells}</table>"
+        cells = "".join(f"<tr><th>{k}</th><td>{escape.html(str(v))}</td></tr>" for k, v in rows.items())
+        return f"<table><caption>{escape.html(summary['method'])}</caption>{cells}</table>"
 
     def client(self, number: int) -> ClientModel:
         """This client's final model. `predict(x)` and `probabilities(x)` take samples as stored; `module` is the

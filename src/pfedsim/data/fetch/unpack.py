@@ -44,7 +44,7 @@ def archive(path: Path, folder: Path) -> None:
                 tar.extractall(aside, filter="data")
         _move(aside, folder)
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError) as error:
-        raise Error(f"{path} cannot be unpacked: {error}") from error
+        raise Error(f"{path} cannot be unpacked: {' '.join(str(error).split())}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

@@ -106,7 +106,9 @@ def test_results_come_in_any_order_and_events_are_told_once() -> None:
     turned = list(small.rounds(s, engine=engine))
     travels = ~s.side.wire.kept
     assert turned[-1].server.model[travels].equal(last.server.model[travels])
-    assert [round.events for round in turned] == [({"event": "called", "number": k},) for k in (1, 2)]
+    assert [round.events for round in turned] == [
+        ({"round": k, "event": "called", "number": k},) for k in (1, 2)
+    ]
     scores = small.score(s, turned[-1].state, engine=engine)
     assert [one.client for one in scores.clients] == [0, 1, 2, 3]
     assert scores.summary() == small.score(s, last.state).summary()
@@ -175,7 +177,11 @@ def test_only_simulated_clients_show_models_and_predictions(wanted: dict[str, bo
     work = Work(0, 0, Message("score", s.fed.initial), "score", ScoreRequest(**wanted))
     done, _ = perform(s.worker, "score", work, Memory())
     assert isinstance(done, Done)
-    assert done.result.model is not None or len(done.result.labels) == 10  # type: ignore[union-attr,arg-type]
+    score: Any = done.result
+    assert (score.model is not None, len(score.labels) == 10) == (
+        wanted.get("model", False),
+        wanted.get("predictions", False),
+    )
     with pytest.raises(Error, match="client 0 was asked for its model or predictions"):
         perform(replace(s.worker, simulated=False), "score", work, Memory())
 

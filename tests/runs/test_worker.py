@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import small
 import torch
@@ -82,6 +83,48 @@ def test_a_worker_opened_in_a_fresh_process_trains_client_7_to_the_same_bits(
 @pytest.fixture(scope="module")
 def session() -> Session:
     return prepare(check({**WORDS, "method": "pfedsim", "backend": "torch"}))
+
+
+def test_files_are_found_from_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, away = tmp_path / "home", tmp_path / "away"
+    home.mkdir()
+    away.mkdir()
+    monkeypatch.chdir(home)
+    rng = np.random.default_rng(0)
+    np.savez("mine.npz", x=rng.random((60, 4), dtype=np.float32), y=np.arange(60) % 3)
+    Path("net.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self, shape, classes):\n"
+        "        super().__init__()\n"
+        "        self.classifier = nn.Linear(shape[0], classes)\n"
+        "    def forward(self, x):\n"
+        "        return self.classifier(x)\n"
+    )
+    Path("mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from pfedsim.methods.fedavg import FedAvg\n"
+        "@dataclass(frozen=True)\n"
+        "class Mine(FedAvg):\n"
+        "    pass\n"
+    )
+    words = {
+        "rounds": 1,
+        "clients": 3,
+        "join": 1.0,
+        "workers": 1,
+        "method": "mine.py:Mine",
+        "model": "net.py:Net",
+    }
+    first = prepare(check({**words, "data": "mine.npz"}))
+    Path("dealt.json").write_text(first.federation.partition.text())
+    del words["clients"]
+    spec = spec_of(prepare(check({**words, "data": "mine.npz", "partition": "dealt.json"})), own=[1])
+    monkeypatch.chdir(away)
+    worker = WorkerSpec.parse(spec.text()).open()
+    assert worker.fed.initial.equal(first.fed.initial)
+    with pytest.raises(Error, match="at least one client"):
+        spec_of(first, own=[])
 
 
 def test_the_value_prints_pickles_and_comes_back_the_same(session: Session) -> None:

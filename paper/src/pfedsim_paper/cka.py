@@ -63,7 +63,7 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
         "layers": found,
         "images": len(chosen),
         "samples": [len(s.train) for s in federation.partition.clients],
-    }, made_with(session)
+    }, made_with(session.config)
 
 
 def session_inputs(data: Any, positions: np.ndarray) -> Tensor:

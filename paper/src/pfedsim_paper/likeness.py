@@ -121,7 +121,7 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
         found["drawn"] = {
             name: [float(f"{v:.4g}") for v in both_ways[name][pairs][drawn]] for name in ("data", *MEASURES)
         }
-    return found, made_with(session)
+    return found, made_with(session.config)
 
 
 def _tables(

@@ -92,7 +92,7 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
         "model_bytes": 4 * sent,
         "clients": federation.clients,
         "load": load,
-    }, made_with(session)
+    }, made_with(session.config)
 
 
 def stored(server: ServerState) -> int:

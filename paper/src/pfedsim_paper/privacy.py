@@ -99,7 +99,7 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
         found["statistics, fitted"] = told(np.stack([statistics[i].double().numpy() for i in ids]), counts)
     if labels:
         found["label counts, as sent"] = compared(np.stack([labels[i] for i in ids]), counts)
-    return found, made_with(session)
+    return found, made_with(session.config)
 
 
 def head(layout: Layout, theta: Tensor) -> Head:

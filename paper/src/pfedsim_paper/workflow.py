@@ -53,7 +53,7 @@ def measure(config: Config, extra: dict[str, Any]) -> tuple[dict[str, Any], dict
         }
         earlier, last = shares, round.server
     found["similarity"] = packed(last.extra.get("similarity", Pairs()), session.fed.clients)
-    return {**found, "clients": session.fed.clients}, made_with(session)
+    return {**found, "clients": session.fed.clients}, made_with(session.config)
 
 
 def _mix(method: Any, server: Any, client: int, earlier: dict[int, float]) -> dict[int, float]:

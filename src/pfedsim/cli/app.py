@@ -76,7 +76,7 @@ def run(
 ) -> None:
     """Run one method on a federation and write the results to a folder."""
     if extend is not None:
-        _extend(extend, config, out, fresh, quiet, as_json, allow_drift)
+        _extend(extend, config, out, resume, fresh, quiet, as_json, allow_drift)
         return
     place = out or _place(config)
     if out is None and not fresh and place.is_dir() and is_run_folder(place):  # as compare does
@@ -102,23 +102,40 @@ def _place(config: Config) -> Path:
 
 
 def _extend(
-    finished: Path, asked: Config, out: Path | None, fresh: bool, quiet: bool, as_json: bool, drift: bool
+    finished: Path,
+    asked: Config,
+    out: Path | None,
+    resume: bool,
+    fresh: bool,
+    quiet: bool,
+    as_json: bool,
+    drift: bool,
 ) -> None:
     """Continue a finished run. `asked` gives the total number of rounds, the workers and the folders."""
-    from pfedsim.runs.extend import begin, extended
+    from pfedsim.runs.extend import begin, extended, refuse_overlap
 
     if asked.rounds is None:
         raise Error("--extend needs --rounds, the total number of rounds")
     before = Run(finished)
     where = {"workers": asked.workers, "data_dir": asked.data_dir, "track": asked.track}
-    config, notice = extended(before, asked.rounds, where)
-    config = config.model_copy(update={"state": asked.state})
+    config, notice = extended(before, asked.rounds, {**where, "state": asked.state}, drift)
     place = out or _place(config)
-    make_room(place, False, fresh)
-    begin(before, config, place)
+    refuse_overlap(before, place)
+    if not _holds(place, config, fresh) and not make_room(place, resume, fresh):
+        begin(before, config, place)
     if notice and not (quiet or as_json):
         screen().print(notice, highlight=False)
     _execute(None, place, quiet, as_json, resume=True, allow_drift=drift, **where)
+
+
+def _holds(place: Path, config: Config, fresh: bool) -> bool:
+    """Whether the folder already holds this very run, stopped or finished, and the user does not start over."""
+    return (
+        not fresh
+        and place.is_dir()
+        and is_run_folder(place)
+        and load_config(place).digest() == config.digest()
+    )
 
 
 @app.command()

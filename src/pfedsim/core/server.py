@@ -119,7 +119,7 @@ def run_rounds(
                 rng = generator(fed.settings.seed, f"aggregate/{task}", server.round)
                 with hook(method, "aggregate", round=server.round):
                     server = _checked(fed, method.aggregate(fed, server, task, good, rng))
-            events.extend(side.engine.events)
+            events.extend({"round": server.round + 1, **event} for event in side.engine.events)
             side.engine.events.clear()
         server = replace(server, round=server.round + 1)
         yield Round(server, tuple(sorted(messages)), tuple(good), traffic, tuple(events))

@@ -26,6 +26,7 @@ from pfedsim.core.tasks import perform
 from pfedsim.errors import Error
 
 PR_SET_PDEATHSIG = 1  # prctl's number for it
+DIED = "worker died"  # the event; its client runs again
 TRIES = 2  # a client whose worker dies twice is absent
 
 
@@ -98,7 +99,7 @@ class Pool:
 
     def _died(self, worker: int, client: int, again: bool) -> None:
         then = "is run again" if again else "counts as absent"
-        self.events.append({"event": "worker died", "worker": worker, "client": client, "then": then})
+        self.events.append({"event": DIED, "worker": worker, "client": client, "then": then})
 
     def _unpacked(self, answer: bytes) -> Done | Absent:
         failed, result = ForkingPickler.loads(answer)

@@ -63,9 +63,7 @@ class Personalization(Method):
         weights = {i: self.resembling(server, i) for i in clients}
         omega = personal.mixes({i: w for i, w in weights.items() if any(w.values())})  # Eq. 4
         for i, mixed in omega.items():
-            mixed[fed.layout.head] = personal[i][
-                fed.layout.head
-            ]  # every client keeps its own classifier phi_i
+            mixed[fed.layout.head] = personal[i][fed.layout.head]  # phi_i stays the client's own
         return {i: Message(task, omega[i] if i in omega else personal[i]) for i in clients}
 
     def aggregate(

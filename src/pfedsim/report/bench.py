@@ -56,6 +56,7 @@ def markdown(report: Report) -> str:
                 f"{r['times_loader_median']:.2f} "
                 f"| {100 * r['share_of_matrix_best']:.0f}% | {100 * r['share_of_matrix_median']:.0f}% |"
             )
+    lines += _sizes(report)
     lines += ["", "| eight clients side by side | samples/s best | median |", "|---|---:|---:|"]
     lines += [f"| {name} | {r['best']:,.0f} | {r['median']:,.0f} |" for name, r in report.cores.items()]
     lines += ["", "| scoring 100 x 300 images, one core | images/s best | median |", "|---|---:|---:|"]
@@ -85,6 +86,20 @@ def markdown(report: Report) -> str:
         f"Peak memory of the process and its largest worker: {report.peak_memory_mb:.0f} MB.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _sizes(report: Report) -> list[str]:
+    """What the torch backend costs as networks grow."""
+    lines = [
+        "",
+        "| torch backend, CPU time against a plain PyTorch loop | median | best |",
+        "|---|---:|---:|",
+    ]
+    for entries, ways in report.sizes.items():
+        for way, times in ways.items():
+            size = f"{int(entries) / 1e6:.2f} million entries: {way}"
+            lines.append(f"| {size} | {times['cpu_median']:.2f} | {times['cpu_best']:.2f} |")
+    return lines
 
 
 def chart(report: Report, path: Path) -> Path:

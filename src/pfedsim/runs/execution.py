@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,8 +17,9 @@ from torch import Tensor
 from pfedsim.core.method import ServerState
 from pfedsim.core.rows import Pairs
 from pfedsim.core.scoring import Scores, model_of, score
-from pfedsim.core.server import Round, State
+from pfedsim.core.server import Round
 from pfedsim.engines.dropouts import LATE, NEVER
+from pfedsim.engines.pool import DIED
 from pfedsim.errors import Error
 from pfedsim.methods import label
 from pfedsim.runs import manifest
@@ -25,8 +27,7 @@ from pfedsim.runs.checkpoint import Saver
 from pfedsim.runs.reader import MAY_DIFFER, lines
 from pfedsim.runs.resume import Stopped
 from pfedsim.runs.setup import Session
-from pfedsim.runs.state import parts
-from pfedsim.runs.writer import Writer
+from pfedsim.runs.writer import Models, Writer
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Progress:
 
 Watch = Callable[[Progress], None]
 OnRound = Callable[[int, Scores | None, ServerState], None]
-"""given after every round: its number, its scores (None where it was not scored), the server's state to read"""
+"""called after every round with its number, copies of its scores (None if it was not scored) and of the server's state"""
 
 
 class Execution:
@@ -68,7 +69,7 @@ class Execution:
         )
         record = was.found.record if was.found else {}
         self._drifted_before = len(record.get("drift", []))
-        self._made_with = manifest.made_with(was.session)
+        self._made_with = manifest.made_with(was.session.config)
         self._config_digest = was.session.config.digest()
         self._writer = Writer(out, record.get("logs"), record.get("files"), flush=saves)
         self._saver = Saver(out, self._writer.logs, was.found) if saves else None
@@ -133,16 +134,9 @@ class Execution:
         return every not in (None, 0) and number % every == 0 and number < len(self._session.schedule)
 
     def _show(self, server: ServerState, scores: Scores | None) -> None:
-        """Calls the user's `on_round`, which may look at the state but not change it."""
-        if self._on_round is None:
-            return
-        before = _versions(server)
-        self._on_round(server.round, scores, server)
-        if _versions(server) != before:
-            raise Error(
-                f"on_round changed the server's state after round {server.round}; it is there to be read: clone "
-                "a tensor before you change it"
-            )
+        """Call the user's `on_round` with copies, so that nothing it does can change the run."""
+        if self._on_round is not None:
+            self._on_round(server.round, deepcopy(scores), deepcopy(server))
 
     def _open(self, first: int) -> None:
         """What stands in the folder before the first round, or again before the rounds that are left."""
@@ -172,7 +166,7 @@ class Execution:
                 "data": config.digests.data,
                 "partition": config.digests.partition,
             },
-            "place": {"data_dir": config.data_dir, "device": config.device, "state": config.state},
+            "place": manifest.place(config),
             "files": whole,
         }
 
@@ -187,7 +181,7 @@ class Execution:
         """The first replies that could not be used are said on screen; all are in the events."""
         self._counts["accepted"] += len(round.replies)
         for event in round.events:
-            if event["event"] in (NEVER, LATE):  # as was asked for
+            if event["event"] in (NEVER, LATE, DIED):  # asked for, or run again
                 continue
             kind = "absurd" if event["event"] == "absurd" else "unused"
             self._counts[kind] += 1
@@ -230,7 +224,7 @@ class Execution:
             scores = score(
                 session.side,
                 server,
-                predictions=True,
+                predictions=session.worker.simulated,
                 finetune=finetune,
                 split=split,
                 take=take if split == "test" else None,
@@ -283,16 +277,15 @@ class Execution:
                 f"{counts['unused']} replies could not be used in all; events.jsonl names them",
             )
         record = self._record_of_state(server)  # before the last scores
-        task, clients = session.federation.data.task, session.fed.clients
-        models = writer.models(
-            self._base(server), session.fed.layout, task, config, clients, _fills(session)
-        )
-        served = self._score(server, take=models.add)
+        models = self._models(server) if session.worker.simulated else None
+        served = self._score(server, take=models.add if models else None)
         self._show(server, served)
-        models.finish([one.client for one in served.clients if one.absent])
+        if models:
+            models.finish([one.client for one in served.clients if one.absent])
         after = self._score(server, finetune=config.score.finetune) if config.score.finetune else None
         strangers = self._unseen(server)
-        writer.predictions({"served": served} | ({"finetuned": after} if after else {}))
+        if session.worker.simulated:
+            writer.predictions({"served": served} | ({"finetuned": after} if after else {}))
         summary: dict[str, Any] = {
             "method": label(session.method),
             "data": session.federation.data.name,
@@ -305,7 +298,7 @@ class Execution:
             "bytes_down_per_client_round": counts["down"] / counts["times"],
             "bytes_up_per_client_round": counts["up"] / counts["times"],
             "config_digest": self._config_digest,
-            "models_digest": models.digest(),
+            "models_digest": models.digest() if models else None,
         }
         if self._drift:
             summary["drift"] = self._drift
@@ -316,6 +309,7 @@ class Execution:
 
     def _record_of_state(self, server: ServerState) -> dict[str, Any]:
         """What a run that goes on from the final state must know of this one; equal for equal runs."""
+        elsewhere = list(self._session.engine.memories.elsewhere())
         return {
             "round": server.round,
             "logs": {log.name: log.mark() for log in self._writer.logs if log.name not in MAY_DIFFER},
@@ -325,7 +319,16 @@ class Execution:
             "counts": dict(self._counts),
             "drift": self._drift,
             "unscored": True,
+            **({"elsewhere": elsewhere} if elsewhere else {}),
         }
+
+    def _models(self, server: ServerState) -> Models:
+        """The files of the clients' models, which only simulated clients show."""
+        session = self._session
+        task, clients = session.federation.data.task, session.fed.clients
+        return self._writer.models(
+            self._base(server), session.fed.layout, task, session.config, clients, _fills(session)
+        )
 
     def _base(self, server: ServerState) -> tuple[int, Tensor]:
         """The client whose model the others' are told apart from: one that never took part, where there is
@@ -385,8 +388,3 @@ def _last_loss(run: Path) -> float:
     """The training loss of the last round in the folder's metrics."""
     losses = [m["train_loss"] for m in lines(run / "metrics.jsonl") if m.get("train_loss") is not None]
     return float(losses[-1]) if losses else float("nan")
-
-
-def _versions(server: ServerState) -> list[tuple[int, int]]:
-    """Which tensors a state holds, and how often each was changed in place."""
-    return [(id(part), getattr(part, "_version", 0)) for part in parts(State(server)).values()]

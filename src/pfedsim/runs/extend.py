@@ -19,7 +19,7 @@ from pfedsim.methods import METHODS
 from pfedsim.methods.two_stage import TwoStage
 from pfedsim.runs import manifest
 from pfedsim.runs.checkpoint import FOLDER, sealed
-from pfedsim.runs.config import Config
+from pfedsim.runs.config import Config, check
 from pfedsim.runs.durable import digest_of, flush_folder, write
 from pfedsim.runs.execute import execute
 from pfedsim.runs.execution import OnRound
@@ -33,9 +33,10 @@ def extend(
     federation: Federation | None = None,
     on_round: OnRound | None = None,
     workers: int | None = None,
+    allow_drift: bool = False,
 ) -> Run:
     """From Python: the longer run, finished. Without `out` its folder lives as long as the result."""
-    config, notice = extended(run, rounds, {"workers": workers})
+    config, notice = extended(run, rounds, {"workers": workers}, allow_drift)
     keep = None
     if out is None:
         keep = tempfile.TemporaryDirectory(prefix="pfedsim-")
@@ -43,16 +44,16 @@ def extend(
     if notice:
         warnings.warn(notice, Notice, stacklevel=3)
     begin(run, config, out)
-    execute(None, out, federation, on_round=on_round, resume=True, workers=workers)
+    execute(None, out, federation, on_round=on_round, resume=True, allow_drift=allow_drift, workers=workers)
     return Run(out, keep, federation)
 
 
-def extended(run: Run, rounds: int, place: Mapping[str, Any] | None = None) -> tuple[Config, str]:
+def extended(
+    run: Run, rounds: int, place: Mapping[str, Any] | None = None, allow_drift: bool = False
+) -> tuple[Config, str]:
     """The configuration of the longer run, and what a user should know of it, or nothing. `place`: workers,
-    data_dir and track, which may differ."""
+    data_dir, track and state, which may differ."""
     had = run.summary["rounds"]
-    if rounds <= had:
-        raise Error(f"{run.path} has {had} rounds already: ask for more than that, not for {rounds}")
     if not run.has_state:
         raise Error(f"{run.path} kept no final state (it ran with --no-state), so it cannot be extended")
     method = run.config.method_made()
@@ -60,7 +61,12 @@ def extended(run: Run, rounds: int, place: Mapping[str, Any] | None = None) -> t
     planned = None if free else run.config.planned or had
     asked = {name: value for name, value in (place or {}).items() if value is not None}
     known = {**manifest.stored(run.path).get("place", {}), **asked}
-    config = run.config.model_copy(update={"rounds": rounds, "planned": planned, **known})
+    config = check(
+        {**run.config.plain(), "rounds": rounds, **({"planned": planned} if planned else {}), **known}
+    )
+    if config.rounds is None or config.rounds <= had:
+        raise Error(f"{run.path} has {had} rounds already: ask for more than that, not for {rounds}")
+    _refuse_drift(run, config, allow_drift)
     if planned is None:
         return config, ""
     return config, (
@@ -69,9 +75,29 @@ def extended(run: Run, rounds: int, place: Mapping[str, Any] | None = None) -> t
     )
 
 
+def _refuse_drift(run: Run, config: Config, allowed: bool) -> None:
+    """Refuse other software or hardware than the run's before anything is written."""
+    if allowed:
+        return
+    before = manifest.stored(run.path).get("made_with", {})
+    if differs := manifest.drift(before, manifest.made_with(config)):
+        raise Error(
+            f"{run.path} ran with other software or hardware ({'; '.join(differs)}), so the longer run may differ "
+            "in the last bits; --allow-drift (allow_drift=True) extends it anyway"
+        )
+
+
+def refuse_overlap(run: Run, out: Path) -> None:
+    """Refuse a folder that is, contains or lies inside the finished run, which must not change."""
+    source, place = run.path.resolve(), out.resolve()
+    if source == place or source in place.parents or place in source.parents:
+        raise Error(f"{out} overlaps {run.path}, the run to extend; choose another folder")
+
+
 def begin(run: Run, config: Config, out: Path) -> None:
-    """Lays the longer run in `out` as if it had been stopped after the finished one's last round; resuming it
-    does the rest. The folder appears whole or not at all."""
+    """Create the longer run in `out` as if it had been stopped after the finished one's last round; resuming it
+    does the rest. The folder appears complete or not at all."""
+    refuse_overlap(run, out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Error(f"{out} exists and is not empty; choose another folder")
     record = run.final_record()
@@ -85,7 +111,7 @@ def begin(run: Run, config: Config, out: Path) -> None:
         write(aside / "config.toml", tomli_w.dumps(config.plain()).encode())
         before = manifest.stored(run.path)
         files = {**record["files"], "config.toml": digest_of(aside / "config.toml")[0]}
-        about = {**before, "files": files}
+        about = {**before, "files": files, "place": manifest.place(config)}
         write(aside / manifest.NAME, (json.dumps(about, indent=1) + "\n").encode())
         (aside / FOLDER).mkdir()
         number = f"{record['round']:05d}"

@@ -12,13 +12,14 @@ import numpy
 import torch
 
 import pfedsim
-from pfedsim.runs.setup import Session
+from pfedsim.backends import native
+from pfedsim.runs.config import Config
 
 NAME = "manifest.json"
 
 
-def made_with(session: Session) -> dict[str, Any]:
-    """Versions, processor and kernels, on which the last bits of a result may depend."""
+def made_with(config: Config) -> dict[str, Any]:
+    """Versions, processor and kernels, on which the last bits of a result may depend; `config` is resolved."""
     return {
         "versions": {
             "pfedsim": pfedsim.__version__,
@@ -29,15 +30,22 @@ def made_with(session: Session) -> dict[str, Any]:
         "machine": platform.machine(),
         "system": platform.system(),
         "cpu": _cpu(),
-        "device": session.config.device,
-        "backend": session.config.backend,
-        "kernels": session.worker.net.kernels or None,
+        "device": config.device,
+        "backend": config.backend,
+        "kernels": native.kernel_set() if config.backend == "native" else None,
         "torch_kernels": torch.backends.cpu.get_cpu_capability(),
     }
 
 
+def place(config: Config) -> dict[str, Any]:
+    """The settings of this machine, which a resumed run takes over and which do not change the result."""
+    return {"data_dir": config.data_dir, "device": config.device, "state": config.state}
+
+
 def drift(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What differs, as `name: before -> now`."""
+    if not before:
+        return ["the earlier software and hardware are unknown"]
     old, new = dict(flat(before)), dict(flat(now))
     return [
         f"{name}: {old.get(name)} -> {new.get(name)}"

@@ -186,7 +186,7 @@ class Run:
     @property
     def has_state(self) -> bool:
         """Whether the final state was kept, which `extend` needs."""
-        return (self.path / FINAL / "state.json").is_file()
+        return f"{FINAL}/state.json" in self._sums
 
     @property
     def state_bytes(self) -> int:
@@ -203,12 +203,14 @@ class Run:
         out: str | Path | None = None,
         on_round: OnRound | None = None,
         workers: int | None = None,
+        allow_drift: bool = False,
     ) -> Run:
         """Continue this run from its final state, up to `rounds` in total, in a new folder. Only the new rounds
         are trained; this run does not change."""
         from pfedsim.runs.extend import extend
 
-        return extend(self, rounds, None if out is None else Path(out), self._federation, on_round, workers)
+        place = None if out is None else Path(out)
+        return extend(self, rounds, place, self._federation, on_round, workers, allow_drift)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {self.summary['method']}, accuracy {100 * self.accuracy:.2f}%)"

@@ -53,7 +53,9 @@ def stopped(
         federation = federate(config.model_copy(update={"digests": own.digests}), partition)
     session = prepare(config, federation)
     _same(run, own, session.config)
-    differs = manifest.drift(before.get("made_with", {}), manifest.made_with(session)) if before else []
+    differs = (
+        manifest.drift(before.get("made_with", {}), manifest.made_with(session.config)) if before else []
+    )
     if differs and found and not allow_drift:
         raise Error(
             f"{run} was started with other software or hardware ({'; '.join(differs)}), so its results "

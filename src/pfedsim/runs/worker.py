@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfedsim.core.job import Worker
@@ -63,22 +64,42 @@ class WorkerSpec:
             raise Error(f"this is not a worker's description: {type(error).__name__}: {error}") from error
 
 
-def spec_of(session: Session, own: Collection[int] | None = None) -> WorkerSpec:
-    """The worker of this run, for these clients (None: all)."""
+def spec_of(session: Session, own: Collection[int] | None = None, *, simulated: bool = False) -> WorkerSpec:
+    """The worker of this run, for these clients (None: all). Files are named by absolute paths."""
     federation = session.federation
     if federation.in_memory or not federation.asked:
         raise Error(
             f"{federation.data.name} was given as arrays, which another machine cannot read: name a file or a "
             "data set instead (pfedsim data add keeps one)"
         )
+    if own is not None and not own:
+        raise Error("a worker needs at least one client of its own")
     strange = sorted(set(own or ()) - set(range(federation.clients)))
     if strange:
         raise Error(f"there is no client {strange[0]}: there are clients 0 to {federation.clients - 1}")
     return WorkerSpec(
-        session.config.model_copy(update={"workers": None, "track": None}),  # the server's own business
+        _anchored(session.config).model_copy(
+            update={"workers": None, "track": None}
+        ),  # the server's business
         federation.data.task,
         federation.clients,
         federation.unseen,
         None if own is None else tuple(sorted(own)),
-        session.worker.simulated,
+        simulated,
     )
+
+
+def _anchored(config: Config) -> Config:
+    """The same with absolute paths: a worker may be opened in another directory."""
+    paths = {}
+    for name in ("data", "partition", "pretrained"):
+        value = getattr(config, name)
+        if value is not None and Path(value).suffix and Path(value).is_file():
+            paths[name] = str(Path(value).resolve())
+    for name in ("method", "model"):
+        file, colon, kind = str(getattr(config, name)).partition(":")
+        if colon and file.endswith(".py"):
+            paths[name] = f"{Path(file).resolve()}:{kind}"
+    if config.data_dir is not None:
+        paths["data_dir"] = str(Path(config.data_dir).resolve())
+    return config.model_copy(update=paths)

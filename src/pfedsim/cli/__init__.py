@@ -28,6 +28,10 @@ _later, __getattr__, _ = public(
 __all__ = ["Interrupted", "Terminated", "main", "stoppable", *_later]
 
 
+# what torch, and the loader of a library, say when there is no memory
+NO_MEMORY = ("can't allocate memory", "failed to map segment", os.strerror(errno.ENOMEM))
+
+
 class Interrupted(BaseException):
     """Ctrl-C, with a hint on how to continue. A KeyboardInterrupt would be handled by click."""
 
@@ -90,8 +94,9 @@ def _sentence(error: Exception) -> str | None:
 
     if isinstance(error, Error):
         return str(error)
-    if isinstance(error, MemoryError):
-        return f"out of memory ({error}); close other programs, or use fewer --workers or a smaller --batch"
+    if isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY):
+        why = " ".join(str(error).split())[:200]
+        return f"out of memory ({why}); close other programs, or use fewer --workers or a smaller --batch"
     if os.strerror(errno.EMFILE) in str(error):  # also the message of an ImportError
         return "too many open files: raise the limit with `ulimit -n 1024`, or use fewer --workers"
     if isinstance(error, OSError) and error.errno == errno.EAGAIN:

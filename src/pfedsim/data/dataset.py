@@ -13,7 +13,7 @@ import numpy as np
 from pfedsim.data.task import Defaults, Task
 from pfedsim.errors import Error
 
-PART = 1 << 22  # numbers in one part of `parts`
+PART = 1 << 20  # numbers in one part of `parts`
 PICTURE = 8  # a signal with at least this many channels and steps could be a picture
 
 

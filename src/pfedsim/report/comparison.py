@@ -249,7 +249,7 @@ def write(comparison: Comparison, folder: Path, chosen: Sequence[str] = ()) -> l
         "gains.csv": client_csv(comparison),
     }
     for name, content in contents.items():
-        (folder / name).write_text(content)
+        (folder / name).write_text(content, encoding="utf-8")
     return [*(folder / name for name in contents), *draw(comparison, folder / "figures")]
 
 
@@ -262,7 +262,7 @@ def write_page(comparison: Comparison, folder: Path, chosen: Sequence[str] = ())
     """Write the comparison as one self-contained page, report.html."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.html"
-    path.write_text(html(document(comparison, chosen)))
+    path.write_text(html(document(comparison, chosen)), encoding="utf-8")
     return path
 
 

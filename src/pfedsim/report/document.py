@@ -267,7 +267,7 @@ def write(document: Document, folder: Path) -> list[Path]:
     made = []
     for ending, form in forms.items():
         made.append(folder / f"{document.name}.{ending}")
-        made[-1].write_text(form())
+        made[-1].write_text(form(), encoding="utf-8")
     for figure in document.figures():
         made += [
             figure.draw(folder / "figures" / f"{figure.name}.{ending}", figure.width)

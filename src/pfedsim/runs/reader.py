@@ -65,7 +65,10 @@ def sums_of(path: Path) -> dict[str, str]:
     """Load SHA256SUMS: the sha256 of each file."""
     try:
         return {
-            name: digest for digest, name in (line.split("  ", 1) for line in path.read_text().splitlines())
+            name: digest
+            for digest, name in (
+                line.split("  ", 1) for line in path.read_text(encoding="utf-8").splitlines()
+            )
         }
     except OSError as error:
         raise Error(f"{path} cannot be read: {error.strerror}") from error
@@ -126,7 +129,7 @@ class Run:
     @cached_property
     def _clients(self) -> list[dict[str, str]]:
         try:
-            with open(self.verified("clients.csv"), newline="") as file:
+            with open(self.verified("clients.csv"), newline="", encoding="utf-8") as file:
                 return list(csv.DictReader(file))
         except OSError as error:
             raise Error(f"{self.path / 'clients.csv'} cannot be read: {error.strerror}") from error
@@ -269,7 +272,7 @@ class Run:
 
 def _json(path: Path, *needed: str) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise Error(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
@@ -303,6 +306,6 @@ def slug(text: str) -> str:
 def lines(path: Path) -> list[dict[str, Any]]:
     """The records of a .jsonl file."""
     try:
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
         raise Error(f"{path} cannot be read: {error}") from error

@@ -165,7 +165,7 @@ def _right(path: Path, sha256: str) -> bool:
 def _from_publisher(files: tuple[File, ...], folder: Path, no_network: bool, tell: Tell) -> None:
     """Download and unpack every file, except those that an earlier call has unpacked."""
     begun = folder / UNFINISHED
-    done = begun.read_text().splitlines() if begun.is_file() else []
+    done = begun.read_text(encoding="utf-8").splitlines() if begun.is_file() else []
     for file in files:
         if file.name not in done:
             path = fetched(file, folder, no_network, tell)

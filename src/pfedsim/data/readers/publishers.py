@@ -157,7 +157,7 @@ def digit_domains(folder: Path, size: int | None = None, tell: Tell = quiet) -> 
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text().splitlines()
+        return path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise Error(f"{path} cannot be read: {error}") from error
 

@@ -38,7 +38,9 @@ def bomb(path: Path, shape: str, kind: str = "|u1", size: int = 30_000_000) -> P
     header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".encode()
     header += b" " * (-(len(header) + 11) % 64) + b"\n"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
-        packed.writestr("x.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(size))
+        packed.writestr(
+            "x.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(size)
+        )
         packed.writestr("y.npy", _npy(np.zeros(3, np.int64)))
     return path
 
@@ -61,7 +63,7 @@ def test_the_sentence_says_what_is_needed_what_is_there_and_how_to_raise_it(
     )
     monkeypatch.delenv("PFEDSIM_MEMORY")
     monkeypatch.setattr(memory, "free", lambda: 25 << 20)
-    with pytest.raises(Error, match="25.0 MiB are free here; set PFEDSIM_MEMORY=1G"):
+    with pytest.raises(Error, match=r"25\.0 MiB are free here; set PFEDSIM_MEMORY=1G"):
         npz.read(path)
     monkeypatch.setenv("PFEDSIM_MEMORY", "1G")
     with pytest.raises(Error, match="30000000 samples but 3 labels"):
@@ -88,13 +90,13 @@ def test_what_is_free_is_what_the_machine_or_its_container_has() -> None:
 
 @pytest.mark.parametrize("shape", ["(10000000000000, 1)", "(-1, 5)", "(2, 3)", "(4000000, 1)"])
 def test_an_array_that_is_not_as_large_as_its_header_says(tmp_path: Path, shape: str) -> None:
-    with pytest.raises(Error, match="not a valid .npz file"):
+    with pytest.raises(Error, match=r"not a valid \.npz file"):
         npz.read(bomb(tmp_path / "a.npz", shape, size=100))
 
 
 def test_other_numbers_count_as_float32_too(tmp_path: Path) -> None:
     path = bomb(tmp_path / "a.npz", "(2000000, 1)", "<f8", 16_000_000)  # 15 MiB as stored, 8 MiB as float32
-    with pytest.raises(Error, match="22.9 MiB"):
+    with pytest.raises(Error, match=r"22\.9 MiB"):
         npz.read(path)
 
 
@@ -102,7 +104,7 @@ def test_arrays_that_nobody_asked_for_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez_compressed(path, x=np.ones((4, 2), np.float32), y=np.arange(4) % 2, huge=np.zeros(30_000_000))
     assert len(npz.read(path).y) == 4
-    with pytest.raises(Error, match="needs 343.3 MiB"):
+    with pytest.raises(Error, match=r"needs 343\.3 MiB"):
         pretrained.load(path)
 
 
@@ -137,7 +139,7 @@ def test_idx_files(tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
     head = b"\0\0\x08\x03"
     path.write_bytes(gzip.compress(head + struct.pack(">III", 60_000, 28, 28) + bytes(60_000 * 784)))
-    with pytest.raises(Error, match="needs 44.9 MiB of memory"):
+    with pytest.raises(Error, match=r"needs 44\.9 MiB of memory"):
         idx.values(path, idx.IMAGES)
     path.write_bytes(gzip.compress(head + struct.pack(">III", 2, 2, 2) + bytes(60_000_000)))
     with pytest.raises(Error, match="should have 2 x 2 x 2 bytes but has more"):
@@ -152,11 +154,11 @@ def test_pictures(tmp_path: Path) -> None:
     header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 0, 0, 0, 0)
     body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + body)
-    with pytest.raises(Error, match=r"a.png needs 74.5 GiB of memory"):
+    with pytest.raises(Error, match=r"a\.png needs 74.5 GiB of memory"):
         pictures.decoded(path)
     limit = Image.MAX_IMAGE_PIXELS
     Image.new("L", (4, 4)).save(path)
-    with pytest.raises(Error, match="a picture of 100000 x 100000 pixels needs 74.5 GiB"):
+    with pytest.raises(Error, match=r"a picture of 100000 x 100000 pixels needs 74\.5 GiB"):
         pictures.decoded(path, size=100_000)
     assert pictures.decoded(path).shape == (3, 4, 4)
     assert limit == Image.MAX_IMAGE_PIXELS  # other users of Pillow keep its limit
@@ -167,31 +169,29 @@ def test_pictures_of_a_hub(tmp_path: Path) -> None:
         def __len__(self) -> int:
             return 10**6
 
-    with pytest.raises(Error, match="hf:x needs 61.0 MiB"):
+    with pytest.raises(Error, match=r"hf:x needs 61\.0 MiB"):
         hf._pixels(Many([Image.new("L", (8, 8))]), None, "hf:x")
 
 
 def test_torch_files(tmp_path: Path) -> None:
     for zipped in (True, False):
         path = tmp_path / f"{zipped}.pth"
-        torch.save(
-            {"a": torch.zeros(()).expand(10**9, 10**3)}, path, _use_new_zipfile_serialization=zipped
-        )
+        torch.save({"a": torch.zeros(()).expand(10**9, 10**3)}, path, _use_new_zipfile_serialization=zipped)
         assert path.stat().st_size < 5000
         with pytest.raises(Error, match=r"needs 3,725.3 GiB of memory"):
             torch_file.read(path)
     path.write_bytes(bytes(30_000_000))
-    with pytest.raises(Error, match="needs 28.6 MiB"):
+    with pytest.raises(Error, match=r"needs 28\.6 MiB"):
         torch_file.read(path)
 
 
 def test_tables(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("label,a,b\n" + "x,1,2\n" * 200_000)
-    with pytest.raises(Error, match="a.csv needs 22.9 MiB of memory"):
+    with pytest.raises(Error, match=r"a\.csv needs 22\.9 MiB of memory"):
         tables.read(path)
     path.write_text("x" * 30_000_000)
-    with pytest.raises(Error, match="a.csv needs 28.6 MiB of memory"):
+    with pytest.raises(Error, match=r"a\.csv needs 28\.6 MiB of memory"):
         tables.read(path)
 
 
@@ -201,7 +201,7 @@ def test_tables_of_parquet(tmp_path: Path) -> None:
 
     column = pyarrow.array(np.zeros(300_000, np.int8))
     parquet.write_table(pyarrow.table({"label": column, "a": column}), tmp_path / "a.parquet")
-    with pytest.raises(Error, match="a.parquet needs 22.9 MiB of memory"):
+    with pytest.raises(Error, match=r"a\.parquet needs 22\.9 MiB of memory"):
         tables.read(tmp_path / "a.parquet")
 
 
@@ -220,7 +220,9 @@ def test_archives_that_do_not_fit_on_the_disk(
             tar.addfile(member, io.BytesIO(content))
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(0, 0, 1 << 20))
-    with pytest.raises(Error, match=r"unpacks to 2.9 MiB, 1.0 MiB are free on the disk; nothing was unpacked"):
+    with pytest.raises(
+        Error, match=r"unpacks to 2.9 MiB, 1.0 MiB are free on the disk; nothing was unpacked"
+    ):
         unpack.archive(path, tmp_path / "out")
     assert not any((tmp_path / "out").iterdir())
 

@@ -71,8 +71,9 @@ def main() -> None:
 
         try:
             app()
-        finally:
+        except (SystemExit, Exception):
             sys.stdout.flush()
+            raise
     except (KeyboardInterrupt, Interrupted, Terminated) as stop:
         output.complain(f"stopped{stop.args[0] if stop.args else ''}")
         sys.exit(143 if isinstance(stop, Terminated) else 130)

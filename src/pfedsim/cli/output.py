@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import io
+import logging
 import os
 import sys
 from typing import Any
@@ -45,6 +46,9 @@ def open_streams() -> None:
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         raise Error("standard output is closed; send it to a file, or to /dev/null")
+    logging.getLogger("PIL").setLevel(
+        logging.CRITICAL
+    )  # what it says of a damaged picture is in our sentence
     raw = _Stream(sys.stdout.fileno(), "w", closefd=False)
     sys.stdout = io.TextIOWrapper(
         io.BufferedWriter(raw), sys.stdout.encoding, "backslashreplace", line_buffering=sys.stdout.isatty()

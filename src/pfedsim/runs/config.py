@@ -51,6 +51,7 @@ class Score(BaseModel):
     )
 
 
+TOO_MANY = 2**31
 LONGEST = 60  # characters of a wrong value that a message shows
 TABLES: dict[str, type[BaseModel]] = {"score": Score, "dropouts": Dropouts}
 OF_FEDERATION = (
@@ -251,6 +252,7 @@ def check(values: Mapping[str, Any]) -> Config:
         config = Config(**content)
     except ValidationError as error:
         raise Error(_sentence(error)) from None
+    _check_sizes(config)
     if (
         config.partition is not None
         and config.partition not in partitions.KINDS
@@ -272,6 +274,15 @@ def check(values: Mapping[str, Any]) -> Config:
             parse(name, {name: options})
     config.method_made()
     return config
+
+
+def _check_sizes(config: Config) -> None:
+    """Refuse numbers that no counter of torch or NumPy could hold; the seeds have limits of their own."""
+    parts = {"": config, **{f"{name}.": getattr(config, name) for name in TABLES}}
+    for before, part in parts.items():
+        for name, value in part or ():
+            if isinstance(value, int) and value >= TOO_MANY and not name.endswith("seed"):
+                raise Error(f"{before}{name} = {value}: it should be less than {TOO_MANY:,}")
 
 
 def table_of(method: str) -> str:

@@ -9,7 +9,6 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -43,7 +42,9 @@ def archive(path: Path, folder: Path) -> None:
                 shutil.rmtree(aside, ignore_errors=True)
                 tar.extractall(aside, filter="data")
         _move(aside, folder)
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError) as error:
+    except Error:
+        raise
+    except Exception as error:  # with a damaged file, the libraries may raise anything
         raise Error(f"{path} cannot be unpacked: {' '.join(str(error).split())}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -33,8 +33,8 @@ def samples_of(path: Path, x: np.ndarray, missing: str = "refuse") -> np.ndarray
     """Samples as stored: bytes as images with channels first, other numbers as float32."""
     if x.ndim < 2 or x.dtype.kind not in "uifb":
         raise Error(f"{path}: x is {x.dtype} of shape {x.shape}; it must hold numbers, one sample per row")
-    if not len(x):
-        raise Error(f"{path} has no samples")
+    if not x.size:
+        raise Error(f"{path} has no samples" + (f": x has the shape {x.shape}" if len(x) else ""))
     if x.dtype == np.uint8:
         if x.ndim == 3:  # grey images without a channel
             x = x.reshape(len(x), 1, *x.shape[1:])

@@ -43,7 +43,7 @@ def arrays_in(
     except (Error, MemoryError):
         raise
     except Exception as error:  # with a damaged file, zip, zlib, tokenize and numpy may raise anything
-        raise Error(f"{path} is not a valid .npz file: {' '.join(str(error).split())}") from error
+        raise Error(f"{path} is not a valid .npz file: {' '.join(str(error).split())[:200]}") from error
 
 
 def _bytes(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:

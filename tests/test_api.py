@@ -211,3 +211,10 @@ def test_a_federation_takes_no_settings_of_a_run() -> None:
 def test_options_of_another_method_are_refused() -> None:
     with pytest.raises(Error, match=r"pfedsim\.rho = 0\.1 has no effect on the method 'fedavg'"):
         pfedsim.train(table(), "fedavg", **{"pfedsim.rho": 0.1}, **QUICK)
+
+
+@pytest.mark.parametrize("wrong", [3, lambda round: None, lambda round, scores, state, more: None])
+def test_a_wrong_on_round_is_refused_before_training(wrong: Any, tmp_path: Path) -> None:
+    with pytest.raises(Error, match=r"on_round is called with \(round, scores, state\)"):
+        pfedsim.train(table(), "fedavg", tmp_path / "run", on_round=wrong, model="small:Net", **QUICK)
+    assert not (tmp_path / "run").exists()

@@ -41,7 +41,7 @@ def bomb(path: Path, shape: str, kind: str = "|u1", size: int = 30_000_000) -> P
         packed.writestr(
             "x.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(size)
         )
-        packed.writestr("y.npy", _npy(np.zeros(3, np.int64)))
+        packed.writestr("y.npy", _npy(np.arange(3)))
     return path
 
 
@@ -158,7 +158,7 @@ def test_pictures(tmp_path: Path) -> None:
         pictures.decoded(path)
     limit = Image.MAX_IMAGE_PIXELS
     Image.new("L", (4, 4)).save(path)
-    with pytest.raises(Error, match=r"a picture of 100000 x 100000 pixels needs 74\.5 GiB"):
+    with pytest.raises(Error, match=r"an image of 100000 x 100000 pixels needs 74\.5 GiB"):
         pictures.decoded(path, size=100_000)
     assert pictures.decoded(path).shape == (3, 4, 4)
     assert limit == Image.MAX_IMAGE_PIXELS  # other users of Pillow keep its limit

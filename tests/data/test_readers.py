@@ -194,7 +194,12 @@ def test_own_constants(tmp_path: Path) -> None:
         ({"x": np.array([[0, np.nan], [1, np.inf]]), "y": Y[:2]}, "2 missing or infinite values"),
         ({"x": np.zeros((4, 2)), "y": Y[:3]}, "4 samples but 3 labels"),
         ({"x": np.zeros((4, 2)), "y": np.zeros((4, 2), int)}, "one label per sample"),
-        ({"x": np.zeros((4, 2)), "y": Y - 1}, "labels run from -1"),
+        ({"x": np.zeros((4, 2)), "y": Y - 1}, "labels must start at 0; found -1"),
+        ({"x": np.zeros((4, 2)), "y": Y * 0 + 1}, "y has only one class, '1'"),
+        (
+            {"x": np.zeros((4, 9, 9, 3), np.float32), "y": Y},
+            "x has shape (4, 9, 9, 3); channels come first for float images: x.transpose(0, 3, 1, 2)",
+        ),
         ({"x": np.zeros((4, 2)), "y": Y / 2}, "integers from 0, or words"),
         (
             {"x": np.zeros((4, 2)), "y": Y, "classes": np.array(["a", "b"])},

@@ -101,10 +101,21 @@ def test_a_number_too_large_for_float32_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_csv(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b"\xff\xfe\x00\x01" * 9)
-    with pytest.raises(Error, match=r"x\.csv is not a CSV file"):
+    with pytest.raises(Error, match=r"x\.csv is not UTF-8; in a spreadsheet choose .CSV UTF-8."):
         data.read(str(tmp_path / "x.csv"))
     with pytest.raises(Error, match="cannot be read"):
         data.read(str(tmp_path / "none.csv"))
+
+
+@pytest.mark.parametrize(("sign", "name"), [(";", "';'"), ("\t", "tabs")])
+def test_other_separators_are_named(tmp_path: Path, sign: str, name: str) -> None:
+    with pytest.raises(Error, match=f"is separated by {name}: save it with commas"):
+        table(tmp_path, f"a{sign}label\n1{sign}x\n2{sign}y\n")
+
+
+def test_a_single_class_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Error, match="column 'outcome' has only one class, 'yes'"):
+        table(tmp_path, "a,outcome\n1,yes\n2,yes\n", label="outcome")
 
 
 def test_parquet_gives_the_same_as_csv(tmp_path: Path) -> None:

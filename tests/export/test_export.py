@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
 import pfedsim
 from pfedsim import Error
+from pfedsim.cli.app import app
 from pfedsim.data.federation import Federation
 from pfedsim.export.write import export, load_federation
 from pfedsim.runs.reader import Run
@@ -275,3 +277,23 @@ def test_a_network_that_torch_cannot_trace_is_said_in_one_sentence(
     assert "\n" not in str(refused.value)
     assert not list(tmp_path.glob("out*"))
     assert export(run, 0, tmp_path / "out", federation=digits).is_dir()
+
+
+def test_a_client_is_named_by_its_number_or_name(wards: Run, tmp_path: Path) -> None:
+    x = np.ones((2, 6))
+    assert wards.client("b").probabilities(x).equal(wards.client(1).probabilities(x))
+    assert (wards.number_of("2"), wards.number_of("c")) == (2, 2)
+    words = ["export", str(wards.path), str(tmp_path / "out"), "--client", "b"]
+    assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["run"]["client"] == 1
+    with pytest.raises(Error, match=r"there is no client 'bb'; did you mean 'b'\?"):
+        wards.client("bb")
+    with pytest.raises(Error, match="there is no client 3; known are a, b, c"):
+        wards.client(3)
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_array_that_cannot_be_written_is_copied(wards: Run) -> None:
+    x = np.ones((2, 6), np.float32)
+    x.setflags(write=False)
+    assert len(wards.client(0).predict(x)) == 2

@@ -102,10 +102,10 @@ def test_pictures_that_do_not_fit_get_one_sentence(
         read(grey, [tmp_path / "small.png"])
     assert read(grey, [tmp_path / "small.png"], resize=True).x.shape == (1, 1, 32, 32)
     (tmp_path / "cut.png").write_bytes((tmp_path / "small.png").read_bytes()[:40])
-    with pytest.raises(Error, match=r"cut\.png is not a valid picture"):
+    with pytest.raises(Error, match=r"cut\.png is not an image that Pillow can read"):
         read(grey, [tmp_path / "cut.png"])
     (tmp_path / "text.jpg").write_text("hello")
-    with pytest.raises(Error, match=r"text\.jpg is not a valid picture"):
+    with pytest.raises(Error, match=r"text\.jpg is not an image that Pillow can read"):
         read(grey, [tmp_path / "text.jpg"])
     Image.fromarray(np.zeros((32, 32), np.float32)).save(tmp_path / "fine.tif")
     with pytest.raises(Error, match=r"fine\.tif has floating-point pixels"):
@@ -113,9 +113,9 @@ def test_pictures_that_do_not_fit_get_one_sentence(
     with pytest.raises(Error, match=r"there is no file or folder .*nowhere"):
         read(grey, [tmp_path / "nowhere"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(Error, match="empty has no pictures"):
+    with pytest.raises(Error, match="empty has no images"):
         read(grey, [tmp_path / "empty"])
-    with pytest.raises(Error, match=r"float32 samples of shape \(6,\), not pictures"):
+    with pytest.raises(Error, match=r"float32 samples of shape \(6,\), not images"):
         read(table, [tmp_path / "small.png"])
     (tmp_path / "t.csv").write_text("1,2\n")
     with pytest.raises(Error, match=r"not rows of a table"):

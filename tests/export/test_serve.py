@@ -62,7 +62,7 @@ def test_the_page_serves_a_model(exported: Path, digits: Federation, tmp_path: P
             assert answer.json() == pytest.approx(dict(zip(model.classes, right, strict=True)), abs=1e-6)
         refused = httpx.post(address, files={"file": b"no picture"}, timeout=60)
         assert refused.status_code == 422
-        assert "is not a valid picture" in refused.json()["detail"]
+        assert "is not an image that Pillow can read" in refused.json()["detail"]
     finally:
         server.terminate()
         server.wait()

@@ -92,8 +92,8 @@ def test_accuracies_are_mean_and_sample_deviation_over_seeds(tmp_path):
     for heading, counts, figure in [
         ("served: client mean", RIGHT, "mean"),
         ("served: worst tenth", RIGHT, "worst_tenth"),
-        ("+2 epochs: all samples", TUNED, "micro"),
-        ("+2 epochs: client mean", TUNED, "mean"),
+        ("fine-tuned: all samples", TUNED, "micro"),
+        ("fine-tuned: client mean", TUNED, "mean"),
     ]:
         assert column(made, heading) == {m: mean_std(by, figure) for m, by in counts.items()}
 
@@ -135,8 +135,8 @@ def test_differences_are_of_the_same_kind_of_model_on_both_sides(tmp_path):
     assert alone["pFedSim"].startswith("+17.5 [")
     assert alone["FedAvg"].startswith("-2.5 [")
     assert common["pFedSim"].startswith("+20.0 [")
-    assert column(made, "tuned: minus FedAvg")["pFedSim"] == "+0.0 [0.0, 0.0]"  # the same hits
-    assert column(made, "tuned: minus Local-Only")["pFedSim"].startswith("+22.5 [")
+    assert column(made, "fine-tuned: minus FedAvg")["pFedSim"] == "+0.0 [0.0, 0.0]"  # the same hits
+    assert column(made, "fine-tuned: minus Local-Only")["pFedSim"].startswith("+22.5 [")
 
 
 def test_without_fedavg_nothing_is_measured_against_it(tmp_path):
@@ -222,7 +222,7 @@ def test_the_sentence_has_the_interval_of_the_table(tmp_path):
     made = comparison(tmp_path, tuned=TUNED)
     interval = column(made, "served: minus Local-Only")["pFedSim"].partition(" ")[2]
     assert (
-        f"pFedSim is best of the joined methods and 17.5 points above training alone (95% interval {interval})"
+        f"pFedSim is the best federated method and 17.5 points above training alone (95% interval {interval})"
         in verdict(made)
     )
 
@@ -281,3 +281,34 @@ def test_the_caption_says_what_was_resampled(tmp_path, seeds, over):
     assert text.endswith(f"bootstrap over {over}")
     assert "by hand, 3 clients, 7 rounds" in text
     assert "mean (std over seeds)" in text
+
+
+def test_a_comparison_prints_as_tables(tmp_path):
+    lines = str(comparison(tmp_path, tuned=TUNED)).splitlines()
+    assert lines[0].startswith(
+        "by hand, 3 clients, 7 rounds, seeds 1, 2: accuracy in %, mean (std over seeds);"
+    )
+    assert "Accuracy, %" in lines
+    row = next(line for line in lines if line.startswith("│ pFedSim"))
+    assert "77.50 (3.54)" in row
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize(
+    ("right", "says"),
+    [
+        ((4, 8, 5), "It leads FedAvg by 20.0 points as served, and equals it after the same local epochs."),
+        (
+            (4, 7, 5),
+            "It leads FedAvg by 20.0 points as served, and trails it by 2.5 after the same local epochs.",
+        ),
+        (
+            (4, 9, 5),
+            "It leads FedAvg by 20.0 points as served, and leads it by 2.5 after the same local epochs. After these "
+            "epochs pFedSim is best.",
+        ),
+    ],
+)
+def test_the_verdict_says_what_remains_after_local_epochs(tmp_path, right, says):
+    tuned = {**TUNED, "pFedSim": {**TUNED["pFedSim"], 1: right}}
+    assert verdict(comparison(tmp_path, tuned=tuned)).endswith(f"worse off than alone. {says}")

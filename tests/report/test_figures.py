@@ -6,6 +6,7 @@ import io
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,7 +14,8 @@ from rich.console import Console
 from small import table
 
 import pfedsim
-from pfedsim.report import figures
+from pfedsim.core.rows import Pairs
+from pfedsim.report import figures, pictures
 from pfedsim.report.tables import run_table
 from pfedsim.runs.reader import Run
 
@@ -75,3 +77,29 @@ def test_the_names_of_runs_are_whole_in_a_narrow_terminal(warmed: Run, tmp_path:
     printed = console.file.getvalue()
     assert "…" not in printed
     assert [printed.count(f"{seed}") for seed in (42, 43)] == [1, 1]
+
+
+def test_the_first_and_last_round_are_ticks(monkeypatch: pytest.MonkeyPatch, warmed: Run) -> None:
+    axes = axes_of(monkeypatch, pFedSim=warmed)
+    rounds = [m["round"] for m in warmed.metrics() if m.get("model") == "served"]
+    ticks = list(axes.get_xticks())
+    assert (ticks[0], ticks[-1]) == (min(rounds), max(rounds))
+    assert axes.get_title(loc="left") == "Accuracy after each round, as served"
+
+
+def test_a_client_that_never_took_part_has_a_grey_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Figure] = []
+    monkeypatch.setattr(figures, "saved", lambda figure, path: kept.append(figure) or path)
+    pairs = Pairs({0: {2: 0.5}, 2: {0: 0.5, 3: 0.7}})
+    figures.similarity(pairs, 5, Path("similarity.png"), "")
+    (image,) = kept[0].axes[0].images
+    shown = np.ma.filled(image.get_array(), np.nan)
+    assert shown.shape == (5, 5)
+    assert np.isnan(shown[1]).all()
+    assert (shown[2, 0], shown[2, 3]) == (0.5, 0.7)
+
+
+def test_equal_similarities_are_not_drawn() -> None:
+    uniform = done("pfedsim:uniform", rounds=4)
+    assert uniform.similarity() is not None
+    assert pictures.similarities({"uniform": uniform}) == []

@@ -58,27 +58,29 @@ def test_the_join_ratio_suits_the_number_of_clients(clients: int, join: float) -
         ({"suffle": True}, "did you mean 'shuffle'?"),
         ({"score": {"evry": 3}}, "'score.evry'; did you mean 'score.every'?"),
         ({"zzz": 1}, "there is no setting 'zzz'; pfedsim run --help lists all settings"),
-        ({"lr": {"a": "b" * 100}}, "lr = {'a': '" + 53 * "b" + "...: it should be a valid number"),
+        ({"lr": {"a": "b" * 100}}, "lr = {'a': '" + 53 * "b" + "...: must be a valid number"),
         ({"pfedsim": 1}, "pfedsim = 1: set one of its options, as in pfedsim.OPTION"),
-        ({"dropouts": {"late_clients": 3}}, "dropouts.late_clients = 3: it should be a list, as in [3, 7]"),
+        ({"dropouts": {"late_clients": 3}}, "dropouts.late_clients = 3: must be a list, as in [3, 7]"),
         ({"fedprxo": {"mu": 1}}, "there is no setting 'fedprxo'"),
         ({"options": {"pfedsim": {"rho": 0.1}}}, "there is no setting 'options'"),
-        ({"alpha": -1}, "alpha = -1: it should be greater than 0"),
-        ({"rounds": 0}, "rounds = 0: it should be greater than or equal to 1"),
+        ({"alpha": -1}, "alpha = -1: must be above 0"),
+        ({"rounds": 0}, "rounds = 0: must be at least 1"),
+        ({"rounds": "-3"}, "rounds = -3: must be at least 1"),
+        ({"partition_seed": 2**32}, "partition_seed = 4294967296: must be below 4294967296"),
         ({"clients": 0}, "clients = 0"),
-        ({"join": 1.5}, "join = 1.5: it should be less than or equal to 1"),
+        ({"join": 1.5}, "join = 1.5: must be at most 1"),
         ({"join": 0}, "join = 0"),
         ({"lr": 0}, "lr = 0"),
         ({"lr": float("nan")}, "lr = nan"),
         ({"lr": float("inf")}, "lr = inf"),
-        ({"batch": 1}, "batch = 1: it should be greater than or equal to 2"),
+        ({"batch": 1}, "batch = 1: must be at least 2"),
         ({"momentum": 1}, "momentum = 1"),
         ({"test": 1}, "test = 1"),
         ({"validation": 1}, "validation = 1"),
         ({"minimum": 1}, "minimum = 1"),
         ({"epochs": 1.5}, "epochs = 1.5"),
         ({"seed": "x"}, "seed = 'x'"),
-        ({"buffers": "global"}, "buffers = 'global': it should be 'local' or 'shared'"),
+        ({"buffers": "global"}, "buffers = 'global': must be 'local' or 'shared'"),
         ({"device": "tpu"}, "device = 'tpu'"),
         ({"score": {"every": -1}}, "score.every = -1"),
         ({"score": 3}, "score = 3"),
@@ -88,12 +90,13 @@ def test_the_join_ratio_suits_the_number_of_clients(clients: int, join: float) -
         ({"method": "pfedsim:papre"}, "pfedsim has no preset 'papre'; did you mean 'paper'?"),
         ({"method": "fedavg:paper"}, "it has none"),
         ({"method": "pfedsim(rho)"}, "'rho' should have the form option=value"),
-        ({"method": "pfedsim(rho=2)"}, "pfedsim.rho = 2: input should be less than or equal to 1"),
+        ({"method": "pfedsim(rho=2)"}, "pfedsim.rho = 2: must be at most 1"),
         ({"method": "pfedsim(roh=0.2)"}, "pfedsim has no option 'roh'; did you mean 'rho'?"),
         ({"pfedsim": {"roh": 0.2}}, "pfedsim has no option 'roh'; did you mean 'rho'?"),
         ({"method": "fedavg", "pfedsim": {"rho": -1}}, "pfedsim.rho = -1"),
         ({"method": "local", "local": {"x": 1}}, "local has no option 'x'; it has no options"),
         ({"method": "nosuch.py:Mine"}, "there is no file"),
+        ({"method": "nosuch.py"}, "there is no file nosuch.py"),
         ({"method": ")("}, "is not a method"),
     ],
 )
@@ -214,3 +217,27 @@ def test_words_of_nested_tables() -> None:
 def test_every_setting_says_what_it_is() -> None:
     for name, field in Config.model_fields.items():
         assert field.description or name in ("score", "digests"), name
+
+
+@pytest.mark.parametrize("setting", ["method", "model"])
+def test_a_file_without_its_class_is_told_which_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for text, names in (
+        ("class FedAvgM: pass", "mine.py:FedAvgM"),
+        ("class A: pass\nclass B: pass", "mine.py:A or mine.py:B"),
+        ("no python", "mine.py:Class"),
+    ):
+        Path("mine.py").write_text(text)
+        with pytest.raises(Error, match=f"^mine.py is a file; name the class: {names}$"):
+            check({setting: "mine.py"})
+
+
+def test_a_dataclass_that_is_not_frozen_is_told_the_decorator(tmp_path: Path) -> None:
+    text = "import dataclasses, pfedsim\n@dataclasses.dataclass\nclass Mine(pfedsim.Method):\n    mu: float = 1.0\n"
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(
+        Error, match=r"mine.py cannot be imported: .*; write @dataclass\(frozen=True\) above the class"
+    ):
+        check({"method": f"{tmp_path / 'mine.py'}:Mine"})

@@ -68,7 +68,7 @@ def test_a_run_reports_them_apart(tmp_path: Path) -> None:
     assert again.summary == run.summary
     from pfedsim.report.tables import run_table
 
-    assert list(run_table([run]).head[-2:]) == ["2 unseen: served", "2 unseen: +1 epochs"]
+    assert list(run_table([run]).head[-2:]) == ["2 unseen: served", "2 unseen: fine-tuned, 1 epoch"]
 
 
 def test_without_them_nothing_changes() -> None:

@@ -65,7 +65,7 @@ def _sections(data: str, found: Found, beside: Table) -> list[Section]:
 
 
 REMARKS = {
-    "tiny-imagenet": "The paper has 110,000 pictures on 100 clients, 10% of them in each "
+    "tiny-imagenet": "The paper has 110,000 images on 100 clients, 10% of them in each "
     "of 200 rounds, and torchvision's ImageNet "
     "weights V2, where we use V1. Only the order of the methods can be compared.",
     "mnist": "Not in the paper: the paper's setting with other data.",

@@ -153,7 +153,8 @@ def _report(document: Document, place: Path, console: Console) -> None:
 
     _print(document, console)
     if document.figures():
-        console.print(f"drawing {len(document.figures())} pictures")
+        count = len(document.figures())
+        console.print(f"drawing {count} picture{'s' * (count != 1)}")
     write(document, place)
     if console.quiet:
         print(place)

@@ -141,7 +141,8 @@ def _short(store: Store) -> Document:
             max((r.mean(path) or 0, title(m)) for m, r in have.items()) for path in (MICRO, TUNED)
         )
         said.append(
-            f"- {dealt(alpha)}, seeds {next(iter(have.values())).seeds}: best as served is {first} "
+            f"- {dealt(alpha)}, over the seeds that all methods have ({next(iter(have.values())).seeds}; the tables "
+            f"use every seed): best as served is {first} "
             f"({served:.2f}); after the same local "
             f"epochs for every method it is {second} ({tuned:.2f}), and pFedSim has "
             f"{have['pfedsim'].text(TUNED)}."

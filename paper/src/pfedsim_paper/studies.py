@@ -28,7 +28,7 @@ from pfedsim_paper import (
 from pfedsim_paper.protocol import OF_THE_PAPER, TEN_CLASSES, WHOLE, Choice, base
 
 ALL = ("methods", "data", "alpha", "seeds")
-NOT_IN_THE_PAPER = "not in it"  # the place of a study that the paper does not have
+NOT_IN_THE_PAPER = "not in the paper"  # the place of a study that the paper does not have
 KINDS: dict[str, tuple[str, Callable[[str], bool]]] = {  # what data a study takes
     "any": ("any set", lambda data: bool(base(data))),
     "dealt": ("sets that are dealt by their labels", lambda data: base(data)["partition"] == "dirichlet"),
@@ -154,7 +154,7 @@ STUDIES = {
         ),
         Study(
             "datasets",
-            "the data sets and how they are dealt",
+            "the data sets and how they are partitioned",
             "Table 4",
             datasets.no_cells,
             datasets.report,

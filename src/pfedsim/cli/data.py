@@ -13,11 +13,12 @@ from pfedsim.cli.options import Grouped, with_settings
 from pfedsim.cli.progress import reading, say_data, screen
 from pfedsim.data import catalogue, own
 from pfedsim.data.fetch import sources
-from pfedsim.data.readers.folders import LAYOUTS
+from pfedsim.data.readers.folders import LAYOUTS, skipped
 from pfedsim.errors import Error, nearest
 from pfedsim.runs.config import OF_FEDERATION, Config
 
 app = typer.Typer(help="Data sets: list, get, add, show.", no_args_is_help=True, rich_markup_mode=None)
+FEW = 5  # skipped files that `data add` names
 DataDir = Annotated[
     Path | None,
     typer.Option(
@@ -69,7 +70,10 @@ def list_(data_dir: DataDir = None) -> None:
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="a data set's name, or mobilenet-v2 for pretrained weights")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="a data set's name, or mobilenet-v2 for pretrained weights"),
+    ],
     data_dir: DataDir = None,
     source: Annotated[
         str,
@@ -103,22 +107,22 @@ def get(
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(help="its name, for --data NAME")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="its name, for --data NAME")],
     path: Annotated[
         Path,
-        typer.Argument(metavar="FOLDER", help="a folder of pictures, or a .csv, .parquet or .npz file"),
+        typer.Argument(metavar="PATH", help="a folder of images, or a .csv, .parquet or .npz file"),
     ],
     data_dir: DataDir = None,
     layout: Annotated[
-        str, typer.Option("--layout", help=f"layout of a folder of pictures: {', '.join(LAYOUTS)}")
+        str, typer.Option("--layout", help=f"layout of a folder of images: {', '.join(LAYOUTS)}")
     ] = "class",
     size: Annotated[
         int | None,
-        typer.Option("--size", metavar="N", help="rescale pictures to this many pixels a side"),
+        typer.Option("--size", metavar="N", help="rescale images to this many pixels a side"),
     ] = None,
-    grey: Annotated[bool, typer.Option("--grey", help="read pictures as greyscale")] = False,
+    grey: Annotated[bool, typer.Option("--grey", help="read images as greyscale")] = False,
     skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="skip files that cannot be read as a picture")
+        bool, typer.Option("--skip-broken", help="skip files that cannot be read as an image")
     ] = False,
     label: Annotated[
         str, typer.Option("--label", metavar="COLUMN", help="label column of a table")
@@ -150,19 +154,21 @@ def add(
     own.add(name, mine, where)
     what = f"{name}: {data.described()}; pfedsim run --data {name}"
     console.print(what, highlight=False, soft_wrap=True)
+    if skip_broken and path.is_dir():
+        console.print(_said_skipped(path, layout, len(data.y)), highlight=False, soft_wrap=True)
 
 
 @app.command(cls=Grouped)
 @with_settings(*(set(Config.model_fields) - set(OF_FEDERATION)), file=False)
 def show(
     config: Config,
-    name: Annotated[str, typer.Argument(help="a data set's name or file")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="a data set's name or file")],
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="the folder to write (default: runs/data-NAME)"),
     ] = None,
 ) -> None:
-    """Show how a data set is partitioned: statistics and labels per client, a bubble plot, sample pictures."""
+    """Show how a data set is partitioned: statistics and labels per client, a bubble plot, sample images."""
     from pfedsim.report import data as report
     from pfedsim.runs.reader import slug
     from pfedsim.runs.setup import federate
@@ -185,6 +191,14 @@ def show(
     ]
     for path in files:
         console.print(str(path), highlight=False, soft_wrap=True)
+
+
+def _said_skipped(folder: Path, layout: str, kept: int) -> str:
+    gone = [str(path.relative_to(folder)) for path in skipped(folder, layout, kept)]
+    if not gone:
+        return "no file was skipped"
+    more = ", ..." if len(gone) > FEW else ""
+    return f"skipped {len(gone)} file{'s' * (len(gone) > 1)}: {', '.join(gone[:FEW])}{more}"
 
 
 def _bytes(path: Path) -> int:

@@ -19,7 +19,9 @@ def export(
             metavar="OUT", help="the folder to write; with --all, it gets a folder for each client"
         ),
     ],
-    client: Annotated[int | None, typer.Option("--client", metavar="N", help="export this client")] = None,
+    client: Annotated[
+        str | None, typer.Option("--client", metavar="N", help="export this client, by its number or name")
+    ] = None,
     everyone: Annotated[bool, typer.Option("--all", help="export every client")] = False,
     onnx: Annotated[
         bool, typer.Option("--onnx", help="also write model.onnx, checked on the client's test samples")
@@ -48,7 +50,7 @@ def export(
 
     loaded, console = Run(run), screen()
     federation = write.load_federation(loaded, data_dir) if onnx or pt2 or samples else None
-    for number in range(loaded.summary["clients"]) if client is None else [client]:
+    for number in range(loaded.summary["clients"]) if client is None else [loaded.number_of(client)]:
         place = out if client is not None else out / f"client-{number:05d}"
         written = write.export(
             loaded, number, place, federation=federation, onnx=onnx, pt2=pt2, samples=samples
@@ -64,13 +66,11 @@ def predict(
     model: Annotated[Path, typer.Argument(metavar="OUT", help="folder of an exported model")],
     inputs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="INPUT...", help="pictures, folders of pictures, one .csv or one .npz with x"
-        ),
+        typer.Argument(metavar="INPUT...", help="images, folders of images, one .csv or one .npz with x"),
     ],
     form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="table, csv or json")] = "table",
     resize: Annotated[
-        bool, typer.Option("--resize", help="rescale pictures to the model's input size")
+        bool, typer.Option("--resize", help="rescale images to the model's input size")
     ] = False,
     trust: Annotated[bool, typer.Option("--trust", help="run the export's network.py")] = False,
 ) -> None:

@@ -39,7 +39,7 @@ OUTPUT, OTHER = "Output", "Settings without an option"
 FILE = "settings from a file; options override them"
 SET = "set any setting; may be given several times"
 DEFAULTS = {
-    "model": "the data set's, lenet5 for pictures, mobilenetv2 for large ones, mlp for tables, cnn1d for signals",
+    "model": "the data set's, lenet5 for images, mobilenetv2 for large ones, mlp for tables, cnn1d for signals",
     "pretrained": "random weights",
     "data_dir": "$PFEDSIM_DATA, else ./data",
     "size": "as stored",

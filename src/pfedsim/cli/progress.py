@@ -57,7 +57,9 @@ def reading(console: Console, quiet: bool = False) -> Iterator[Tell]:
         def line(what: str, done: int, total: int) -> None:
             if what not in printed and not quiet:
                 printed.add(what)
-                console.print(f"{what} ({total:,})", highlight=False, soft_wrap=True)
+                console.print(
+                    what + (f" ({total:,})" if total > 1 else ""), highlight=False, soft_wrap=True
+                )
 
         yield line
         return

@@ -15,7 +15,7 @@ from pydantic import AllowInfNan, TypeAdapter, ValidationError
 
 from pfedsim.core.rows import Rows, weighted_mean
 from pfedsim.core.settings import Settings
-from pfedsim.errors import Error
+from pfedsim.errors import Error, must
 
 if TYPE_CHECKING:
     import torch
@@ -197,8 +197,6 @@ class Method:
             try:
                 value = TypeAdapter(hints[option.name]).validate_python(getattr(self, option.name))
             except ValidationError as error:
-                got, why = getattr(self, option.name), error.errors()[0]["msg"]
-                raise Error(
-                    f"{type(self).__name__.lower()}.{option.name} = {got!r}: {why[0].lower() + why[1:]}"
-                ) from None
+                said = must(error.errors()[0])
+                raise Error(f"{type(self).__name__.lower()}.{option.name} = {said}") from None
             object.__setattr__(self, option.name, value)

@@ -130,7 +130,7 @@ KNOWN = {
         Known("digits", "1,797 digits, 1 x 32 x 32", "", _digits),
         Known(
             "cifar10",
-            "60,000 pictures, 10 classes",
+            "60,000 images, 10 classes",
             "data_batch_1.bin",
             _cifar10,
             ("cifar-10-batches-bin",),
@@ -138,7 +138,7 @@ KNOWN = {
         ),
         Known(
             "cinic10",
-            "270,000 pictures, 10 classes",
+            "270,000 images, 10 classes",
             "valid/airplane",
             _pictures("cinic10"),
             ("CINIC-10",),
@@ -169,7 +169,7 @@ KNOWN = {
         ),
         Known(
             "tiny-imagenet",
-            "110,000 pictures, 200 classes",
+            "110,000 images, 200 classes",
             "wnids.txt",
             _pictures("tiny_imagenet"),
             TINY_FOLDERS,
@@ -186,7 +186,7 @@ KNOWN = {
             DOMAINS,
         ),
         Known(
-            "pacs", "9,991 pictures, 4 domains", "art_painting", _pictures("pacs"), ("PACS", "kfold"), True
+            "pacs", "9,991 images, 4 domains", "art_painting", _pictures("pacs"), ("PACS", "kfold"), True
         ),
         Known(
             "digit-domains", "ten digits, several domains", "usps.npz", _pictures("digit_domains"), (), True
@@ -209,13 +209,14 @@ def read(name: str, folder: Path | None, size: int | None, tell: Tell) -> DataSe
     """Read a known data set from `folder` (default: the data folder)."""
     known, where = KNOWN[name], folder or data_dir()
     if size is not None and not known.rescaled:
-        raise Error(f"size = {size}: {name} cannot be rescaled; only data sets of picture files can")
+        raise Error(f"size = {size}: {name} cannot be rescaled; only data sets of image files can")
     place = known.place(where)
     if place is None and name == "cifar10":
         place = where  # its reader has a more specific error
     if place is None:
         raise Error(
-            f"no {name} in {where}: get it with `pfedsim data get {name}`, or set data_dir to its folder"
+            f"no {name} in {where}: get it with `pfedsim data get {name}`, or set `--data-dir` to the folder that "
+            "contains it"
         )
     if unfinished(place):
         raise Error(

@@ -84,7 +84,9 @@ class DataSet:
             raise Error(f"{self.name}: {len(self.x)} samples but {len(self.y)} labels")
         if len(self.y) == 0:
             raise Error(f"{self.name} has no samples")
-        if self.y.min() < 0 or self.y.max() >= len(self.classes):
+        if self.y.min() < 0:
+            raise Error(f"{self.name}: labels must start at 0; found {self.y.min()}")
+        if self.y.max() >= len(self.classes):
             raise Error(
                 f"{self.name}: labels run from {self.y.min()} to {self.y.max()}, but there are "
                 f"{len(self.classes)} classes"
@@ -99,14 +101,14 @@ class DataSet:
         """How the samples were read (as rows, signals or pictures, by their shape). Signals that could be
         pictures get a hint on how to store them as pictures."""
         count, sides = f"{len(self.y):,}", " x ".join(map(str, self.shape))
-        kinds = {1: f"rows of {sides} numbers", 3: f"pictures of {sides} (channels x height x width)"}
+        kinds = {1: f"rows of {sides} numbers", 3: f"images of {sides} (channels x height x width)"}
         if len(self.shape) == 2:
             kinds[2] = f"signals of {self.shape[0]} channels x {self.shape[1]} steps"
         text = f"{count} {kinds.get(len(self.shape), f'samples of {sides}')}, {len(self.classes)} classes"
         if self.client is not None:
             text += f", {len(np.unique(self.client))} clients"
         if len(self.shape) == 2 and min(self.shape) >= PICTURE:
-            text += f" (if they are grey pictures, save x with the shape {(len(self.y), 1, *self.shape)})"
+            text += f" (if they are grey images, save x with the shape {(len(self.y), 1, *self.shape)})"
         return text
 
     @cached_property

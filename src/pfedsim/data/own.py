@@ -53,7 +53,7 @@ class Own:
                 tell=tell,
             )
         if size is not None:
-            raise Error(f"size = {size}: {name} has no picture files to rescale")
+            raise Error(f"size = {size}: {name} has no image files to rescale")
         if path.suffix.lower() in TABLES:
             from pfedsim.data.readers import tables
 
@@ -64,7 +64,7 @@ class Own:
             return npz.read(path, self.missing, name)
         if not path.exists():
             raise Error(f"{name} was added from {path}, which does not exist")
-        raise Error(f"{path} is neither a folder of pictures nor a .csv, .parquet or .npz file")
+        raise Error(f"{path} is neither a folder of images nor a .csv, .parquet or .npz file")
 
     def domains(self, name: str) -> list[str]:
         """The names of its domains."""

@@ -187,9 +187,10 @@ def _as_given(
         raise Error(f"the data name {len(shares)} clients, not {clients}")
     least = min(range(len(shares)), key=lambda i: len(shares[i]))
     if len(shares[least]) < minimum:
+        count, lower = len(shares[least]), "lower minimum, " if minimum > 2 else ""
         raise Error(
-            f"client {least} has {len(shares[least])} samples, the minimum is {minimum}: lower minimum or leave it "
-            "out"
+            f"client {str(everyone[least])!r} has {count} sample{'s' * (count != 1)}; every client needs at least "
+            f"{minimum}: {lower}remove its rows or merge it with another client"
         )
     return shares
 

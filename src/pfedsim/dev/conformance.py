@@ -205,7 +205,7 @@ def state_survives_files(method: Method) -> None:
         again = states(run, from_tensors(load(save(tensors))))[-1]
         a, b = final_models(run, straight[-1]), final_models(run, again)
         assert all(_same(x, y) for x, y in zip(a, b, strict=True)), (
-            f"going on from files after round {state.server.round} ends elsewhere"
+            f"going on from files after round {state.server.round} gives a different result"
         )
 
 

@@ -105,6 +105,11 @@ class Comparison:
 
         return rows(self)
 
+    def __str__(self) -> str:
+        from pfedsim.report.comparison import text
+
+        return text(self)
+
     def _repr_html_(self) -> str:
         from pfedsim.report.comparison import notebook
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -56,7 +57,8 @@ class ClientModel(nn.Module):
 
     def samples(self, x: Any) -> Tensor:
         """Check the samples' shape and values; a model trained on bytes takes bytes, or values from 0 to 1."""
-        samples = torch.as_tensor(x)
+        frozen = isinstance(x, np.ndarray) and not x.flags.writeable  # torch warns about sharing its memory
+        samples = torch.as_tensor(x.copy() if frozen else x)
         if tuple(samples.shape[1:]) != self.shape:
             raise Error(
                 f"samples have shape {tuple(samples.shape[1:])}; this model takes {self.shape}, one "

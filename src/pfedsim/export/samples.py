@@ -41,7 +41,7 @@ def read(model: ClientModel, sources: Sequence[Path], resize: bool = False) -> S
     if [path.suffix.lower() for path in sources] == [".csv"]:
         return table(model, sources[0])
     files = [file for path in sources for file in _pictures(path)]
-    memory.need(f"reading {len(files)} pictures", 2 * len(files) * math.prod(model.shape))
+    memory.need(f"reading {len(files)} images", 2 * len(files) * math.prod(model.shape))
     return Samples(
         [str(file) for file in files], np.stack([picture(model, file, resize) for file in files])
     )
@@ -53,11 +53,11 @@ def _pictures(path: Path) -> list[Path]:
             file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()
         )
         if not found:
-            raise Error(f"{path} has no pictures ({', '.join(SUFFIXES)})")
+            raise Error(f"{path} has no images ({', '.join(SUFFIXES)})")
         return found
     if path.suffix.lower() in (".npz", ".csv"):
         raise Error(
-            f"{path} must be the only input: give pictures and folders of pictures, or one .csv, or one .npz"
+            f"{path} must be the only input: give images and folders of images, or one .csv, or one .npz"
         )
     return [path]
 
@@ -67,14 +67,14 @@ def picture(model: ClientModel, file: Path | IO[bytes], resize: bool = False) ->
     rescales it to the model's size."""
     if model.dtype != "uint8" or len(model.shape) != 3 or model.shape[0] not in (1, 3):
         raise Error(
-            f"this model takes {model.dtype} samples of shape {model.shape}, not pictures; give a .npz with x"
+            f"this model takes {model.dtype} samples of shape {model.shape}, not images; give a .npz with x"
         )
     channels, height, width = model.shape
     image = image_in(file, grey=channels == 1)
     if image.size != (width, height) and not resize:
-        name = file if isinstance(file, Path) else "the picture"
+        name = file if isinstance(file, Path) else "the image"
         what = f"is {image.width} x {image.height} pixels; this model takes {width} x {height}"
-        raise Error(f"{name} {what} (--resize rescales pictures)")
+        raise Error(f"{name} {what} (--resize rescales images)")
     return pixels_of(rescaled(image, width, height))
 
 
@@ -87,8 +87,12 @@ def table(model: ClientModel, path: Path) -> Samples:
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise Error(f"{path} is not UTF-8; in a spreadsheet choose 'CSV UTF-8'") from error
+    except (OSError, csv.Error) as error:
         raise Error(f"{path} is not a CSV table: {error}") from error
+    if rows:
+        tables.check_commas(path, rows[0])
     head = [cell.strip() for cell in rows.pop(0)] if rows and _is_heading(model, rows[0]) else None
     if not rows:
         raise Error(f"{path} has no rows of numbers")

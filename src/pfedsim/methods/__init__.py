@@ -25,7 +25,7 @@ from pfedsim.methods.local import LocalOnly
 from pfedsim.methods.perfedavg import PerFedAvg
 from pfedsim.methods.pfedsim import PFedSim
 from pfedsim.methods.two_stage import TwoStage
-from pfedsim.plugin import load_class
+from pfedsim.plugin import load_class, refuse_file
 
 __all__ = [
     "METHODS",
@@ -135,6 +135,7 @@ def _kind(name: str) -> tuple[type[Method], Mapping[str, Any]]:
             raise Error(f"{base} has no preset {preset!r}; {hint}")
         return kind, kind.presets[preset] if preset else {}
     if ":" not in name:
+        refuse_file(name)
         raise Error(f"there is no method {name!r}; {nearest(name, METHODS)} (your own: file.py:Class)")
     kind = load_class(name, "method")
     if not issubclass(kind, Method):

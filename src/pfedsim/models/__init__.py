@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING
 
 from pfedsim.errors import Error, nearest
-from pfedsim.plugin import load_class
+from pfedsim.plugin import load_class, refuse_file
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,6 +25,7 @@ __all__ = ["NAMES", "build", "check_name"]
 def check_name(name: str) -> None:
     """Raise an error if there is no such network, without importing torch."""
     if ":" not in name and name not in NAMES:
+        refuse_file(name)
         raise Error(
             f"there is no model {name!r}; {nearest(name, NAMES)} (your own: file.py:Class or module:Class)"
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
 from pfedsim import escape
 from pfedsim.errors import Error
@@ -29,11 +30,12 @@ from pfedsim.report.document import (
     ranked,
 )
 from pfedsim.report.latex import latex
+from pfedsim.report.screen import terminal
 from pfedsim.report.statistics import SEEDS_ENOUGH, Difference
-from pfedsim.report.tables import mean_std, size
+from pfedsim.report.tables import counted, mean_std, size
 
 ACCURACY, CLIENTS = "Accuracy, %", "Clients"
-SERVED, TUNED = "Difference as served, points", "Difference after local epochs, points"
+SERVED, TUNED = "Difference as served, points", "Difference, fine-tuned, points"
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,8 @@ def columns(comparison: Comparison) -> list[Column]:
     ]
     if epochs:
         found += [
-            accuracy("tuned", f"+{epochs} epochs: all samples", "finetuned", "micro"),
-            accuracy("tuned-mean", f"+{epochs} epochs: client mean", "finetuned", "mean"),
+            accuracy("tuned", "fine-tuned: all samples", "finetuned", "micro"),
+            accuracy("tuned-mean", "fine-tuned: client mean", "finetuned", "mean"),
         ]
     found += [
         accuracy("worst-tenth", "served: worst tenth", "served", "worst_tenth", table=CLIENTS),
@@ -96,7 +98,7 @@ def _difference(comparison: Comparison, reference: str, model: str, name: str) -
             continue
         d = comparison.difference(method, reference, model)
         shown.append(Entry(f"{points(d.mean, '+')} {interval(d)}", value=100 * d.mean))
-    word, table = ("served", SERVED) if model == "served" else ("tuned", TUNED)
+    word, table = ("served", SERVED) if model == "served" else ("fine-tuned", TUNED)
     return Column(
         name if model == "served" else f"tuned-{name}", table, f"{word}: minus {reference}", shown
     )
@@ -145,18 +147,19 @@ def rows(comparison: Comparison) -> list[dict[str, Any]]:
 def caption(comparison: Comparison) -> str:
     """A caption that says what was compared."""
     summary = next(iter(next(iter(comparison.runs.values())).values())).summary
-    seeds = ", ".join(map(str, comparison.seeds))
+    seeds = f"seed{'s' * (len(comparison.seeds) > 1)} {', '.join(map(str, comparison.seeds))}"
+    tuned = f"fine-tuned: after {counted(comparison.epochs, 'local epoch')}; " if comparison.epochs else ""
     spread = "mean (std over seeds)" if len(comparison.seeds) > 1 else "one seed"
     resampled = "seeds" if len(comparison.seeds) >= SEEDS_ENOUGH else "clients and test samples"
     return (
-        f"{summary['data']}, {summary['clients']} clients, {summary['rounds']} rounds, seed {seeds}: "
-        f"accuracy in %, {spread}; "
+        f"{summary['data']}, {counted(summary['clients'], 'client')}, {counted(summary['rounds'], 'round')}, {seeds}: "
+        f"accuracy in %, {spread}; {tuned}"
         f"differences in points with 95% intervals of a paired bootstrap over {resampled}"
     )
 
 
 def verdict(comparison: Comparison) -> str:
-    """The result in one sentence: the best method as served, its lead over training alone, and what remains after
+    """The result in words: the best method as served, its lead over training alone, and what remains after
     local epochs."""
     served = {m: float(comparison.figures(m, "served", "micro").mean()) for m in comparison.methods}
     others = {m: v for m, v in served.items() if m != ALONE}
@@ -167,24 +170,30 @@ def verdict(comparison: Comparison) -> str:
     worse = _worse_off(comparison, best).text
     sure = interval(comparison.difference(best, ALONE))
     text = (
-        f"As served, {best} is best of the joined methods and {abs(gap):.1f} points "
+        f"As served, {best} is the best federated method and {abs(gap):.1f} points "
         f"{'above' if gap >= 0 else 'below'} training alone (95% interval {sure}), with {worse} of the "
-        "clients worse off than alone"
+        "clients worse off than alone."
     )
     after = {m: float(comparison.figures(m, "finetuned", "micro").mean()) for m in served}
     if not np.isnan(list(after.values())).any():
         text += _after_local_epochs(others, after, best)
-    return text + "."
+    return text
 
 
 def _after_local_epochs(others: dict[str, float], after: dict[str, float], best: str) -> str:
     """What remains of the lead after the same local epochs for all methods."""
     top, low = max(after, key=lambda m: after[m]), min(others, key=lambda m: others[m])
     before, left = 100 * (others[best] - others[low]), 100 * (after[best] - after[low])
-    text = f"; after the same local epochs {top} is best"
-    text += f" ({100 * (after[top] - after[best]):.1f} points above {best})" if top != best else ""
+    text = ""
     if low != best:
-        text += f", and the {before:.1f} points between {best} and {low} become {left:.1f}"
+        text = f" It leads {low} by {before:.1f} points as served, and "
+        then = (
+            f"{'leads' if left > 0 else 'trails'} it by {abs(left):.1f}" if round(left, 1) else "equals it"
+        )
+        text += f"{then} after the same local epochs."
+    if top != low or low == best:
+        above = f", {100 * (after[top] - after[best]):.1f} points above {best}" if top != best else ""
+        text += f" After {'these' if text else 'the same local'} epochs {top} is best{above}."
     return text
 
 
@@ -264,6 +273,17 @@ def write_page(comparison: Comparison, folder: Path, chosen: Sequence[str] = ())
     path = folder / "report.html"
     path.write_text(html(document(comparison, chosen)), encoding="utf-8")
     return path
+
+
+def text(comparison: Comparison, width: int = 100) -> str:
+    """The caption, the tables and the verdict as plain text, for `print`."""
+    shown = io.StringIO()
+    console = Console(file=shown, width=width, markup=False, emoji=False, force_terminal=False)
+    console.print(caption(comparison), highlight=False)
+    for table in tables(comparison):
+        console.print(f"\n{table.title}", *terminal(table, width), sep="\n", highlight=False)
+    console.print(verdict(comparison), highlight=False)
+    return shown.getvalue().rstrip()
 
 
 def notebook(comparison: Comparison) -> str:

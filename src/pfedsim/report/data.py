@@ -128,6 +128,11 @@ def bubbles(federation: Federation, folder: Path) -> list[Path]:
     widest = min(36, (0.9 if crowded else 1.7) * room)  # if few clients have a class, circles may overlap
     areas = np.maximum(widest**2 * many / counts.max(), 0.3)
     axes.scatter(who, what, s=areas, color="#0072B2", alpha=0.65, linewidths=0)
+    for count in sorted({max(1, int(counts.max()) // 4), int(counts.max())}):
+        area = max(widest**2 * count / counts.max(), 0.3)
+        label = f"{count:,} sample{'s' * (count != 1)}"
+        axes.scatter([], [], s=area, color="#0072B2", alpha=0.65, linewidths=0, label=label)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, labelspacing=1.5)
     if "names" in federation.partition.recipe and clients <= 30:
         axes.set_xticks(range(clients), [*map(escape.visible, federation.names)], rotation=90, fontsize=8)
     else:
@@ -139,7 +144,7 @@ def bubbles(federation: Federation, folder: Path) -> list[Path]:
         ylabel="class",
         xlim=(-1, clients),
         ylim=(-1, classes),
-        title=f"{federation.data.name}: who holds what",
+        title=f"{federation.data.name}: samples per class and client",
     )
     if federation.unseen:
         axes.axvline(clients - federation.unseen - 0.5, color="#D55E00", linewidth=1, linestyle="--")

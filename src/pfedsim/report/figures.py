@@ -51,16 +51,26 @@ def curves(runs: Mapping[str, Sequence[Run]], path: Path, width: float = 7.5) ->
     styles = looks(runs)
     for name, several in runs.items():
         draw_curve(axes, name, [_curve(run) for run in several], styles[name])
-    axes.set(
-        xlabel="round",
-        ylabel="accuracy over all test samples, %",
-        title="What each round's model gives, as served" + (" (band: range over seeds)" if bands else ""),
-    )
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel="round", ylabel="accuracy over all test samples, %")
+    said = "Accuracy after each round, as served" + (" (band: range over seeds)" if bands else "")
+    axes.set_title(said, loc="left")
+    _tick_rounds(axes)
     axes.grid(alpha=0.3)
     _mark_switches(axes, runs)
     _legend(axes, len(axes.get_legend_handles_labels()[0]))
     return saved(figure, path)
+
+
+def _tick_rounds(axes: Axes) -> None:
+    """Ticks at whole rounds, always at the first and the last; others that would touch these are left out."""
+    drawn = [float(x) for line in axes.lines for x in np.asarray(line.get_xdata())]
+    if not drawn:
+        return
+    first, last = min(drawn), max(drawn)
+    near = (last - first) / 20
+    between = MaxNLocator(integer=True).tick_values(first, last)
+    inner = [t for t in between if first + near < t < last - near]
+    axes.set_xticks(sorted({first, *inner, last}))
 
 
 def _mark_switches(axes: Axes, runs: Mapping[str, Sequence[Run]]) -> None:
@@ -141,14 +151,14 @@ def clients(
     return saved(figure, path)
 
 
-def similarity(pairs: Pairs, path: Path, title: str, width: float = 6.2) -> Path:
-    """The server's similarities; pairs that never met are grey."""
-    ids = pairs.ids
-    place = {i: k for k, i in enumerate(ids)}
-    matrix = np.full((len(ids), len(ids)), np.nan)
-    for i in ids:
-        for j, value in pairs.row(i).items():
-            matrix[place[i], place[j]] = value
+def differ(pairs: Pairs) -> bool:
+    """Whether there are different similarities, so that a picture shows something."""
+    return len({value for _, row in pairs.rows() for value in row.values()}) > 1
+
+
+def similarity(pairs: Pairs, clients: int, path: Path, title: str, width: float = 6.2) -> Path:
+    """The server's similarities of so many clients; pairs that never met are grey."""
+    ids, matrix = range(clients), pairs.array(clients)
     figure, axes = plt.subplots(figsize=(width, 0.84 * width), layout="constrained")
     axes.set_facecolor("#dddddd")
     image = axes.imshow(matrix, cmap="viridis", interpolation="nearest")

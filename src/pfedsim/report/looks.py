@@ -43,7 +43,7 @@ def looks(names: Iterable[str]) -> dict[str, dict[str, Any]]:
                 "linestyle": "-",
                 "linewidth": 2.4,
                 "markersize": 8,
-                "zorder": 3,
+                "zorder": 1.9,  # below the thinner lines, which it would hide where they are equal
             }
         elif name in OF_THE_PAPER:
             made[name] = _look(*OF_THE_PAPER[name])

@@ -56,7 +56,7 @@ def describe(kind: type[Method]) -> str:
         f"| a client keeps | {_counts(found.client)} |",
     ]
     if kind.elsewhere:
-        lines += ["", f"Elsewhere: {kind.elsewhere}"]
+        lines += ["", f"Other implementations: {kind.elsewhere}"]
     return "\n".join(lines) + "\n"
 
 

@@ -28,18 +28,21 @@ def clients(values: Mapping[str, Sequence[float]], title: str) -> Figure:
 
 
 def similarities(runs: Mapping[str, Run]) -> list[Figure]:
-    """The final similarities of every run that has any."""
+    """The final similarities of every run that has any, unless they are all the same."""
     found: list[Figure] = []
     for name, run in runs.items():
         pairs = run.similarity()
-        if pairs is not None and pairs.ids:
+        if pairs is not None and figures.differ(pairs):
             file = "similarity" if not found else f"similarity-{len(found) + 1}"
-            found.append(_similarity(pairs, file, f"{name}, after round {run.summary['rounds']}"))
+            title = f"{name}, after round {run.summary['rounds']}"
+            found.append(_similarity(pairs, run.summary["clients"], file, title))
     return found
 
 
-def _similarity(pairs: Pairs, file: str, title: str) -> Figure:
-    return Figure(file, title, lambda path, width: figures.similarity(pairs, path, title, width), width=6.2)
+def _similarity(pairs: Pairs, clients: int, file: str, title: str) -> Figure:
+    return Figure(
+        file, title, lambda path, width: figures.similarity(pairs, clients, path, title, width), width=6.2
+    )
 
 
 def of_runs(runs: Mapping[str, Run]) -> list[Figure]:

@@ -133,11 +133,11 @@ def _clients(run: Run) -> str:
 
 def _similarity(run: Run) -> str:
     pairs = run.similarity()
-    if pairs is None or not pairs.ids:
+    if pairs is None or not figures.differ(pairs):
         return ""
     title = f"After round {run.summary['rounds']}"
     return page.picture(
-        lambda path, width: figures.similarity(pairs, path, title, min(width, 6.2)),
+        lambda path, width: figures.similarity(pairs, run.summary["clients"], path, title, min(width, 6.2)),
         "similarities of the clients",
     )
 

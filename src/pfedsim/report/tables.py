@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
+from typing import Any
 
 from pfedsim.report.document import Table, entries
 from pfedsim.runs.manifest import flat
@@ -52,15 +53,13 @@ def run_table(runs: Sequence[Run]) -> Table:
 def _figures(run: Run) -> Table:
     summary = run.summary
     after, unseen = summary["finetuned"] or {}, summary.get("unseen", {})
-    shown = {"served": summary["served"]} | ({f"+{after['epochs']} epochs": after} if after else {})
+    shown = {"served": summary["served"]} | ({_tuned(after): after} if after else {})
     for model in ("served", "finetuned"):
         if model in unseen:
-            epochs = unseen[model]["epochs"]
-            words = f"+{epochs} epochs" if epochs else "served"
+            words = _tuned(unseen[model]) if unseen[model]["epochs"] else "served"
             shown[f"{unseen['clients']} unseen: {words}"] = unseen[model]
-    title = (
-        f"{summary['method']}, {summary['data']}, {summary['rounds']} rounds, seed {summary['seed']}: in %"
-    )
+    rounds = counted(summary["rounds"], "round")
+    title = f"{summary['method']}, {summary['data']}, {rounds}, seed {summary['seed']}: in %"
     rows = [
         entries(words, *(percent(scores.get(figure)) for scores in shown.values()))
         for figure, words in FIGURES.items()
@@ -68,10 +67,16 @@ def _figures(run: Run) -> Table:
     return Table("run", title, ["", *shown], rows)
 
 
+def _tuned(scores: Mapping[str, Any]) -> str:
+    return f"fine-tuned, {counted(scores['epochs'], 'epoch')}"
+
+
 def _side_by_side(runs: Sequence[Run]) -> Table:
     differ = differences(runs)
     head = ["run", "method", *(["settings that differ"] if any(differ) else [])]
-    scores = ["served: all samples", "served: client mean", "tuned: all samples", "tuned: client mean"]
+    scores = [
+        f"{model}: {over}" for model in ("served", "fine-tuned") for over in ("all samples", "client mean")
+    ]
     rows = []
     for run, folder, what in zip(runs, _folders(runs), differ, strict=True):
         served, after = run.summary["served"], run.summary["finetuned"] or {}
@@ -79,6 +84,11 @@ def _side_by_side(runs: Sequence[Run]) -> Table:
         first = [folder, run.summary["method"], *([what] if any(differ) else [])]
         rows.append(entries(*first, *map(percent, values)))
     return Table("runs", "Runs, in %", [*head, *scores], rows, names=len(head))
+
+
+def counted(count: int, noun: str) -> str:
+    """'1 round', '2 rounds'."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def differences(runs: Sequence[Run]) -> list[str]:

@@ -17,7 +17,7 @@ from pfedsim.core.method import Method
 from pfedsim.core.settings import Dropouts, Settings, Training
 from pfedsim.data import partition as partitions
 from pfedsim.data.task import Defaults
-from pfedsim.errors import Error, nearest
+from pfedsim.errors import Error, must, nearest
 from pfedsim.methods import METHODS, name_of, parse
 
 WORDS = {  # names used elsewhere -> ours
@@ -52,7 +52,6 @@ class Score(BaseModel):
 
 
 TOO_MANY = 2**31
-LONGEST = 60  # characters of a wrong value that a message shows
 TABLES: dict[str, type[BaseModel]] = {"score": Score, "dropouts": Dropouts}
 OF_FEDERATION = (
     *("data_dir", "size", "clients", "partition", "alpha", "classes_each", "shards_each", "clients_each"),
@@ -83,7 +82,7 @@ class Config(Training):
         "digits", description="a data set's name (pfedsim data list), or a .npz, .csv or .parquet file"
     )
     data_dir: str | None = Field(None, description="folder of the data sets", exclude=True)
-    size: int | None = Field(None, ge=1, description="rescale pictures to this many pixels a side")
+    size: int | None = Field(None, ge=1, description="rescale images to this many pixels a side")
     model: str | None = Field(
         None, description="lenet5, mobilenetv2, mlp, cnn1d, or your own file.py:Class or module:Class"
     )
@@ -306,18 +305,14 @@ def _sentence(error: ValidationError) -> str:
         if hint.startswith("known are"):
             hint = "pfedsim run --help lists all settings"
         return f"there is no setting {place!r}; {hint}"
-    given = repr(first["input"])
-    if len(given) > LONGEST or "\n" in given:
-        given = f"{given.splitlines()[0][:LONGEST]}..."
-    if first["type"] in ("string_pattern_mismatch", "string_too_short"):
-        return f"{place} = {given}: it should be {Config.model_fields[place].description}"
-    if first["type"] == "tuple_type":
-        return f"{place} = {given}: it should be a list, as in [3, 7]"
     if first["type"] == "value_error":
         return f"{place}: {first['ctx']['error']}"
-    message = first["msg"].removeprefix("Input ")
-    message = message if first["type"] == "literal_error" else message.partition(",")[0]
-    return f"{place} = {given}: it {message[0].lower()}{message[1:]}"
+    wish = ""
+    if first["type"] in ("string_pattern_mismatch", "string_too_short"):
+        wish = f"must be {Config.model_fields[place].description}"
+    elif first["type"] == "tuple_type":
+        wish = "must be a list, as in [3, 7]"
+    return f"{place} = {must(first, wish)}"
 
 
 def assign(values: dict[str, Any], key: str, value: Any) -> None:

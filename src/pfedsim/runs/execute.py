@@ -16,7 +16,7 @@ from pfedsim.errors import Error, Notice
 from pfedsim.runs.checkpoint import FOLDER
 from pfedsim.runs.config import Config
 from pfedsim.runs.durable import locked
-from pfedsim.runs.execution import Execution, OnRound, Progress, Watch
+from pfedsim.runs.execution import Execution, OnRound, Progress, Watch, check_on_round
 from pfedsim.runs.reader import Run, has_begun, is_run_folder, load_config
 from pfedsim.runs.resume import Stopped, stopped
 from pfedsim.runs.setup import one_thread, prepare
@@ -37,6 +37,7 @@ def execute(
     """Runs what the configuration asks for and returns the finished run; `out` None: a folder that lives as
     long as the result, and is not saved. `resume`: a stopped run in `out` goes on, and without a
     configuration it goes on with its own; `place`: see `stopped`."""
+    check_on_round(on_round)
     watch, keep = watch or (lambda _: None), None
     if out is None:
         keep = tempfile.TemporaryDirectory(prefix="pfedsim-")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import time
 from collections.abc import Callable
@@ -45,7 +46,20 @@ class Progress:
 
 Watch = Callable[[Progress], None]
 OnRound = Callable[[int, Scores | None, ServerState], None]
-"""called after every round with its number, copies of its scores (None if it was not scored) and of the server's state"""
+"""called after every round: its number, copies of its scores (None if it was not scored) and of the server's state"""
+
+
+def check_on_round(on_round: OnRound | None) -> None:
+    """Raise an error if `on_round` cannot be called."""
+    try:
+        if on_round is not None:
+            inspect.signature(on_round).bind(1, None, None)
+    except TypeError:
+        raise Error(
+            f"on_round is called with (round, scores, state), which {on_round!r} does not take"
+        ) from None
+    except ValueError:  # a built-in function without a signature
+        pass
 
 
 class Execution:

@@ -22,7 +22,7 @@ from pfedsim.runs.checkpoint import FOLDER, sealed
 from pfedsim.runs.config import Config, check
 from pfedsim.runs.durable import digest_of, flush_folder, write
 from pfedsim.runs.execute import execute
-from pfedsim.runs.execution import OnRound
+from pfedsim.runs.execution import OnRound, check_on_round
 from pfedsim.runs.reader import FINAL, Run
 
 
@@ -36,6 +36,7 @@ def extend(
     allow_drift: bool = False,
 ) -> Run:
     """From Python: the longer run, finished. Without `out` its folder lives as long as the result."""
+    check_on_round(on_round)
     config, notice = extended(run, rounds, {"workers": workers}, allow_drift)
     keep = None
     if out is None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from pfedsim.errors import Error
 from pfedsim.runs import config as configs
+from pfedsim.runs.reader import not_a_run
 
 METRICS = {  # the types of what metrics.jsonl holds
     **dict.fromkeys(("round", "bytes_down", "bytes_up"), int),
@@ -55,11 +56,7 @@ class News:
 def news(folder: Path) -> News:
     """Read the folder from scratch, which also works for a run that is resumed in between."""
     if not (folder / "config.toml").is_file():
-        raise Error(
-            f"{folder} is not a run's folder: there is no config.toml"
-            if folder.is_dir()
-            else f"there is no folder {folder}"
-        )
+        raise Error(not_a_run(folder))
     running = is_locked(folder)  # first, because a run writes its summary before it releases the lock
     finished = (folder / "summary.json").is_file()  # before the logs, which are then complete
     written = [p for p in (folder / "config.toml", folder / "metrics.jsonl") if p.is_file()]

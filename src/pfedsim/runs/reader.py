@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfedsim import escape
 from pfedsim.core.rows import Pairs
-from pfedsim.errors import Error
+from pfedsim.errors import Error, nearest
 from pfedsim.runs import config as configs
 from pfedsim.runs import durable
 from pfedsim.runs.config import Config
@@ -30,6 +30,7 @@ PREDICTIONS = "predictions.safetensors"
 FINAL = "final"  # the folder of the final state
 SUMS = "SHA256SUMS"
 MAY_DIFFER = ("manifest.json", "timings.jsonl")  # between runs with the same settings
+FEW = 10  # runs that a message names
 LOGS = ("metrics.jsonl", "events.jsonl", "clients.csv", "timings.jsonl")
 
 
@@ -48,6 +49,17 @@ def has_begun(run: Path) -> bool:
     return any((run / name).exists() for name in ("config.toml", "manifest.json", "summary.json", SUMS))
 
 
+def not_a_run(path: Path) -> str:
+    """Why this path is not the folder of a run; names the runs inside, if there are any."""
+    if not path.exists():
+        return f"there is no folder {path}"
+    inside = sorted({file.parent.name for file in path.glob("*/config.toml")})
+    if not inside:
+        return f"{path} is not a run's folder: there is no config.toml"
+    more = f" and {len(inside) - FEW} more" if len(inside) > FEW else ""
+    return f"{path} is not a run's folder; it contains the runs {', '.join(inside[:FEW])}{more}"
+
+
 def load_config(run: Path) -> Config:
     """Load the configuration of the run in this folder."""
     if not (run / "config.toml").is_file():
@@ -56,7 +68,7 @@ def load_config(run: Path) -> Config:
         elif (run / "timings.jsonl").is_file():
             what = "was stopped before it began; delete it and start again"
         else:
-            what = "is not a run's folder"
+            raise Error(not_a_run(run))
         raise Error(f"{run} {what}: there is no config.toml")
     return configs.check(configs.load(run / "config.toml"))
 
@@ -84,9 +96,9 @@ class Run:
         self._keep = keep  # keeps a temporary folder alive
         self._federation = federation  # the one it was trained on, if that is in memory
         if not (self.path / "summary.json").is_file():
-            what = "is not a run's folder"
-            if (self.path / "config.toml").is_file():
-                what = f"is not finished (resume it with: pfedsim resume {self.path})"
+            if not (self.path / "config.toml").is_file():
+                raise Error(not_a_run(self.path))
+            what = f"is not finished (resume it with: pfedsim resume {self.path})"
             raise Error(f"{self.path} {what}: there is no summary.json")
 
     @cached_property
@@ -232,14 +244,25 @@ class Run:
         cells = "".join(f"<tr><th>{k}</th><td>{escape.html(str(v))}</td></tr>" for k, v in rows.items())
         return f"<table><caption>{escape.html(summary['method'])}</caption>{cells}</table>"
 
-    def client(self, number: int) -> ClientModel:
-        """This client's final model. `predict(x)` and `probabilities(x)` take samples as stored; `module` is the
-        plain torch module."""
+    def number_of(self, client: int | str) -> int:
+        """The number of a client that is given by its number or its name."""
+        from pfedsim.data.partition import names_in
+
+        count = self.index["clients"]
+        if str(client).isdecimal() and int(client) < count:
+            return int(client)
+        names = (names_in(self.verified("partition.json")) or [])[:count]
+        if str(client) in names:
+            return names.index(str(client))
+        hint = f": this run has clients 0 to {count - 1}"
+        raise Error(f"there is no client {client!r}{f'; {nearest(str(client), names)}' if names else hint}")
+
+    def client(self, client: int | str) -> ClientModel:
+        """The final model of this client, by its number or name. `predict(x)` and `probabilities(x)` take samples as
+        stored; `module` is the plain torch module."""
         from pfedsim.export.client_model import ClientModel, rebuild
 
-        index = self.index
-        if not 0 <= number < index["clients"]:
-            raise Error(f"there is no client {number}: this run has clients 0 to {index['clients'] - 1}")
+        index, number = self.index, self.number_of(client)
         if number in index.get("missing", []):
             raise Error(
                 f"client {number}'s model was unavailable when the run ended; {self.path / 'events.jsonl'} says why"

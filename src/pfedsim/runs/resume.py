@@ -108,6 +108,6 @@ def _same(run: Path, own: Config, asked: Config) -> None:
         raise Error(f"the code of the {what} has changed since {run} began; choose another folder")
     for name in differ:
         raise Error(
-            f"{run} holds a different run: its {name} is {old.get(name)}, not {new.get(name)}; "
+            f"{run} holds a different run: {name} = {old.get(name)}, not {new.get(name)}; "
             "choose another folder, or delete this one"
         )

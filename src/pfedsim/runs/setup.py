@@ -36,6 +36,7 @@ from pfedsim.models import pretrained
 from pfedsim.plugin import source_digest
 from pfedsim.runs.config import OF_FEDERATION, Config, Digests
 from pfedsim.runs.network import Network
+from pfedsim.runs.unused import refuse_unused_by_default
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,6 +90,7 @@ def federate(
     in_memory = data is not None
     data = data or datasets.read(config.data, config.data_dir, config.size, tell)
     _as_stated("data", config.digests.data, data.digest)
+    refuse_unused_by_default(config, data.defaults.partition)
     suited = config.suited(data.defaults)
     assert suited.alpha is not None
     assert suited.minimum is not None

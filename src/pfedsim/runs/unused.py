@@ -52,6 +52,14 @@ def refuse_unused(given: Mapping[str, Any], config: Config, methods: Sequence[st
             raise Error(f"{name}.{option} = {value!r} has no effect on the {which} the method {name}")
 
 
+def refuse_unused_by_default(config: Config, partition: str) -> None:
+    """Raise an error if alpha is set and `partition`, the default of the data, does not use it."""
+    kinds = PARTITIONS["alpha"]
+    if config.partition is None and partition not in kinds and config.alpha is not None:
+        default = f"the partition {partition!r}, the default of these data"
+        _refuse({"alpha": config.alpha}, config, ("alpha",), f"{default}; it is for {', '.join(kinds)}")
+
+
 def _refuse(asked: Mapping[str, Any], config: Config, names: tuple[str, ...], beside: str) -> None:
     for name in names:
         if name in asked:

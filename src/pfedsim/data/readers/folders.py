@@ -11,7 +11,7 @@ import numpy as np
 
 from pfedsim.data.cache import Tell, cached, quiet
 from pfedsim.data.dataset import DataSet, moments
-from pfedsim.data.readers.pictures import listed, stacked
+from pfedsim.data.readers.pictures import CLUTTER, is_readable, listed, stacked
 from pfedsim.data.task import Defaults
 from pfedsim.errors import Error
 
@@ -93,9 +93,14 @@ def listing(folder: Path, layout: str, skip_broken: bool = False) -> Listing:
     """List the pictures in `folder`. Empty classes, stray files and classes that differ only in case are errors."""
     if not folder.is_dir():
         raise Error(f"there is no folder {folder}")
+    if _holds_images(folder):
+        raise Error(f"{folder} holds images directly; put them into one folder per class")
     groups = [""] if layout == "class" else subfolders(folder, skip_broken)
     if not groups:
         raise Error(f"{folder} has no folders; {layout} expects one for each {layout.partition('/')[0]}")
+    if layout != "class" and all(_holds_images(folder / group) for group in groups):
+        levels = layout.partition("/")[0].upper()
+        raise Error(f"{folder}: expected {levels}/CLASS/file; this looks like `--layout class`")
     found = [
         (path, label, group)
         for group in groups
@@ -103,6 +108,8 @@ def listing(folder: Path, layout: str, skip_broken: bool = False) -> Listing:
         for path in _pictures(folder / group / label, skip_broken)
     ]
     classes = sorted({label for _, label, _ in found})
+    if len(classes) == 1:
+        raise Error(f"{folder} has only one class, {classes[0]!r}")
     check_case(classes, folder)
     place = {label: k for k, label in enumerate(classes)}
     column = [group for _, _, group in found] if layout != "class" else None
@@ -129,6 +136,30 @@ def subfolders(folder: Path, skip_broken: bool = False) -> list[str]:
     return names
 
 
+def skipped(folder: Path, layout: str, kept: int) -> list[Path]:
+    """The files that `--skip-broken` leaves out of a data set of which it kept so many."""
+    files = listing(folder, layout, skip_broken=True).files
+    known = set(files)
+    stray = [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path not in known and path.name not in CLUTTER and not _hidden(path, folder)
+    ]
+    return sorted(
+        [*stray, *(path for path in files if not is_readable(path))] if kept < len(files) else stray
+    )
+
+
+def _hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
+def _holds_images(folder: Path) -> bool:
+    """Whether a folder contains files and no folders."""
+    seen = [p for p in folder.iterdir() if not p.name.startswith(".") and p.name not in CLUTTER]
+    return bool(seen) and all(path.is_file() for path in seen)
+
+
 def check_case(classes: Sequence[str], where: Path) -> None:
     """Raise an error if two classes differ only in case: on some file systems they would be the same folder."""
     seen: dict[str, str] = {}
@@ -149,5 +180,5 @@ def _classes(folder: Path, skip_broken: bool) -> list[str]:
 def _pictures(folder: Path, skip_broken: bool) -> list[Path]:
     found = listed(folder, skip_broken)
     if not found:
-        raise Error(f"class folder {folder} has no pictures; add some or remove it")
+        raise Error(f"class folder {folder} has no images; add some or remove it")
     return found

@@ -39,11 +39,13 @@ def read(
         raise Error(f"{name} has no column {label!r}; {nearest(label, dataset.column_names)}")
     taken = [c for c in dataset.column_names if c != label] if columns is None else list(columns)
     classes, y = _labels(dataset, label)
+    if len(set(y.tolist())) == 1:
+        raise Error(f"{name}: column {label!r} has only one class, {classes[y[0]]!r}")
     named = None
     pictures = [c for c in taken if type(dataset.features[c]).__name__ == "Image"]
     if len(pictures) > 1 or (pictures and columns is not None and len(taken) > 1):
         raise Error(
-            f"{name} has several columns for a sample ({', '.join(taken)}); choose one column of pictures "
+            f"{name} has several columns for a sample ({', '.join(taken)}); choose one column of images "
             "with `columns`"
         )
     if pictures:
@@ -51,7 +53,7 @@ def read(
         mean, std = moments(x)
     else:
         if size is not None:
-            raise Error(f"size = {size}: {name} has no pictures to rescale")
+            raise Error(f"size = {size}: {name} has no images to rescale")
         if not taken:
             raise Error(f"{name} has no columns besides {label!r}")
         x = _numbers(dataset, taken, name)
@@ -115,7 +117,7 @@ def _pixels(images: Any, size: int | None, name: str) -> np.ndarray:
             found = np.empty((len(images), *pixels.shape), np.uint8)
         if pixels.shape != found.shape[1:]:
             raise Error(
-                f"{name}: picture {k} has shape {pixels.shape}, others {found.shape[1:]}: rescale them with size = N"
+                f"{name}: image {k} has shape {pixels.shape}, others {found.shape[1:]}: rescale them with size = N"
             )
         found[k] = pixels
     if found is None:

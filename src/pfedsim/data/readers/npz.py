@@ -22,6 +22,8 @@ def read(path: Path, missing: str = "refuse", name: str | None = None) -> DataSe
     arrays = arrays_in(path, ("x", "y"), ("client", "domain", "classes", "mean", "std"))
     x = samples_of(path, arrays["x"], missing)
     y, classes = _labels(path, arrays["y"], arrays.get("classes"))
+    if len(y) and y.min() == y.max() >= 0:
+        raise Error(f"{path}: y has only one class, {classes[y[0]]!r}")
     mean, std = _normal(path, x, arrays)
     client = _column(path, arrays, "client", len(x))
     domain = _column(path, arrays, "domain", len(x))
@@ -42,6 +44,10 @@ def samples_of(path: Path, x: np.ndarray, missing: str = "refuse") -> np.ndarray
             memory.need(path, x.nbytes)
             x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
         return x
+    if x.ndim == 4 and x.shape[-1] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
+        raise Error(
+            f"{path}: x has shape {x.shape}; channels come first for float images: x.transpose(0, 3, 1, 2)"
+        )
     with np.errstate(over="ignore"):
         x = x.astype(np.float32, copy=False)
     gone = sum(int((np.isinf(p) if missing == "mean" else ~np.isfinite(p)).sum()) for p in parts(x))

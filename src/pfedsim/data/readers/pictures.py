@@ -32,17 +32,17 @@ def listed(folder: Path, skip_broken: bool = False) -> list[Path]:
         if path.is_file() and path.suffix.lower() in SUFFIXES:
             found.append(path)
         elif not skip_broken:
-            what = "is a folder where pictures were expected"
-            what = what if path.is_dir() else "does not have the name of a picture"
+            what = "is a folder where images were expected"
+            what = what if path.is_dir() else "does not have the name of an image"
             raise Error(f"{path} {what}; remove it, or skip such files with {SKIP}")
     return found
 
 
 def image_in(file: Path | IO[bytes], grey: bool, way_out: str = "") -> Image.Image:
     """Read a picture, in grey or colour. Transparent pixels become white; 16 bits become 8."""
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
-    name = str(file) if isinstance(file, Path) else "the picture"
+    name = str(file) if isinstance(file, Path) else "the image"
     try:
         with _any_size(), Image.open(file) as opened:
             memory.need(name, PIXEL * opened.width * opened.height)
@@ -58,13 +58,15 @@ def image_in(file: Path | IO[bytes], grey: bool, way_out: str = "") -> Image.Ima
             return image.convert("L" if grey else "RGB")
     except Error:
         raise
+    except UnidentifiedImageError as error:
+        raise Error(f"{name} is not an image that Pillow can read{way_out}") from error
     except Exception as error:  # with a damaged file, decoders may raise anything
         why = (
             " ".join(str(error).split() or [type(error).__name__])
             .replace(repr(name), "it")
             .replace(name, "it")
         )
-        raise Error(f"{name} is not a valid picture ({why}){way_out}") from error
+        raise Error(f"{name} is not a valid image ({why}){way_out}") from error
 
 
 @contextmanager
@@ -96,7 +98,7 @@ def pixels_of(image: Image.Image) -> np.ndarray:
 def decoded(path: Path, size: int | None = None, grey: bool = False) -> np.ndarray:
     """Read one picture as bytes of shape (channels, height, width)."""
     if size is not None:
-        memory.need(f"a picture of {size} x {size} pixels", PIXEL * size * size)
+        memory.need(f"an image of {size} x {size} pixels", PIXEL * size * size)
     image = image_in(path, grey, f"; skip such files with {SKIP}")
     return pixels_of(image if size is None else rescaled(image, size, size))
 
@@ -108,6 +110,15 @@ def mapped(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     with open(path, "r+b") as file:
         os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return made
+
+
+def is_readable(path: Path) -> bool:
+    """Whether Pillow can read this image."""
+    try:
+        decoded(path)
+    except Error:
+        return False
+    return True
 
 
 def stacked(
@@ -137,13 +148,13 @@ def stacked(
         if pixels.shape != x.shape[1:]:
             (h, w), (first_h, first_w) = pixels.shape[1:], x.shape[2:]
             raise Error(
-                f"{path} is {w} x {h} pixels, others are {first_w} x {first_h}: rescale them with size = N"
+                f"{path} is {w} x {h} pixels, others are {first_w} x {first_h}: rescale them with --size N"
             )
         x[len(intact)] = pixels
         intact.append(k)
     tell(f"reading {what}", len(files), len(files))
     if x is None:
-        raise Error(f"{what}: none of the {len(files)} pictures can be read")
+        raise Error(f"{what}: none of the {len(files)} images can be read")
     if len(intact) < len(files):
         part = mapped(into / "x.npy", (len(intact), *x.shape[1:]))
         part[:] = x[: len(intact)]

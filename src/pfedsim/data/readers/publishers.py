@@ -41,7 +41,7 @@ def tiny_imagenet(folder: Path, size: int | None = None, tell: Tell = quiet) -> 
         here = folder / "train" / wnid / "images"
         found = listed(here) if here.is_dir() else []
         if not found:
-            raise Error(f"class folder {here} has no pictures: Tiny-ImageNet is incomplete")
+            raise Error(f"class folder {here} has no images: Tiny-ImageNet is incomplete")
         files += found
         y += [place[wnid]] * len(found)
     for number, line in enumerate(_lines(folder / "val" / "val_annotations.txt"), 1):
@@ -131,7 +131,7 @@ def digit_domains(folder: Path, size: int | None = None, tell: Tell = quiet) -> 
         for path, part in zip(files, parts, strict=True):
             pixels = part.x.dtype == np.uint8 and len(part.shape) == 3
             if not pixels or part.classes != tuple("0123456789")[: len(part.classes)]:
-                raise Error(f"{path} does not contain pictures of the ten digits")
+                raise Error(f"{path} does not contain images of the ten digits")
             total += len(part.y)
         x = mapped(into / "x.npy", (total, 3, side, side))
         done = 0

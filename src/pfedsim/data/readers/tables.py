@@ -50,6 +50,8 @@ def read(
         )
     words, x = _gathered(path, heading, rows, [c for c in (label, whose) if c is not None], numbers)
     classes = sorted(set(words[label]), key=_in_order)
+    if len(classes) == 1:
+        raise Error(f"{path}: column {label!r} has only one class, {classes[0]!r}")
     check_case(classes, path)
     place = {word: k for k, word in enumerate(classes)}
     y = np.array([place[word] for word in words[label]], dtype=np.int64)
@@ -132,6 +134,7 @@ def _csv(path: Path) -> tuple[list[str], Iterator[list[str]]]:
     need_for(path, 1)
     rows = _rows(path)
     heading = [name.strip() for name in next(rows, [])]
+    check_commas(path, heading)
     _check_twice(path, heading)
     need_for(path, len(heading))
     return heading, rows
@@ -143,13 +146,22 @@ def _check_twice(path: Path, heading: Sequence[str]) -> None:
         raise Error(f"{path} has two columns named {twice[0]!r}")
 
 
+def check_commas(path: Path, heading: Sequence[str]) -> None:
+    """Raise an error if semicolons or tabs separate the columns."""
+    for sign, name in ((";", "';'"), ("\t", "tabs")):
+        if len(heading) == 1 and sign in heading[0]:
+            raise Error(f"{path} is separated by {name}: save it with commas")
+
+
 def _rows(path: Path) -> Iterator[list[str]]:
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             yield from (row for row in csv.reader(file) if any(cell.strip() for cell in row))
     except OSError as error:
         raise Error(f"{path} cannot be read: {error.strerror}") from error
-    except (csv.Error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise Error(f"{path} is not UTF-8; in a spreadsheet choose 'CSV UTF-8'") from error
+    except csv.Error as error:
         raise Error(f"{path} is not a CSV file: {error}") from error
 
 

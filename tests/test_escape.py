@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from pfedsim import escape
 from pfedsim.cli.app import app
 from pfedsim.data.federation import Federation
 from pfedsim.data.partition import Partition, Split
-from pfedsim.data.readers import npz
+from pfedsim.data.readers import folders, npz
+from pfedsim.errors import Error
 from pfedsim.export.card import card
 from pfedsim.export.config import ExportConfig, Input
 from pfedsim.report.document import Document, Section, Table, csv_text, entries, html, markdown
@@ -180,6 +182,18 @@ def test_data_show(data: Path, tmp_path: Path) -> None:
     assert "'=1+1" in heading
     assert "'@SUM(A1)" in heading
     assert "\x1b" not in (out / "clients.csv").read_text(encoding="utf-8")
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    os.makedirs(os.fsencode(tmp_path) + b"/photos/caf\xe9")
+    with pytest.raises(Error, match=r"photos/caf\udce9 is not UTF-8; rename it"):
+        folders.read("pets", tmp_path / "photos")
+    for words in (np.array(["a", "\udce9"]), np.array([b"a", b"\xe9"])):
+        np.savez(tmp_path / "a.npz", x=np.ones((2, 2), np.float32), y=words)
+        with pytest.raises(Error, match=r"not a valid \.npz file"):
+            npz.read(tmp_path / "a.npz")
+    np.savez(tmp_path / "a.npz", x=np.ones((2, 2), np.float32), y=np.array([b"a", b"b"]))
+    assert npz.read(tmp_path / "a.npz").classes == ("a", "b")
 
 
 def test_a_notebook(data: Path) -> None:

@@ -39,11 +39,23 @@ def arrays_in(
             for name in taken:
                 with packed.open(there[name]) as file:
                     arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
+                _check_words(name, arrays[name])
             return arrays
     except (Error, MemoryError):
         raise
     except Exception as error:  # with a damaged file, zip, zlib, tokenize and numpy may raise anything
         raise Error(f"{path} is not a valid .npz file: {' '.join(str(error).split())[:200]}") from error
+
+
+def _check_words(name: str, array: np.ndarray) -> None:
+    """Raise ValueError for text that no file could store: halves of pairs, and numbers beyond Unicode."""
+    if array.dtype.kind == "U" and array.size:
+        codes = array.astype(array.dtype.newbyteorder("=")).reshape(-1).view(np.uint32)
+        if ((codes >> 11) == 0xD800 >> 11).any() or (codes > 0x10FFFF).any():
+            raise ValueError(f"{name} holds text that is not Unicode")
+    if array.dtype.kind == "S":
+        for word in np.unique(array).tolist():
+            word.decode("ascii")
 
 
 def _bytes(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:

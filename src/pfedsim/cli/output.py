@@ -8,10 +8,13 @@ import io
 import logging
 import os
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 from pfedsim import escape
 from pfedsim.errors import Error
+
+
+_before: list[TextIO] = []  # what standard output was: it would close the file if nothing kept it
 
 
 class Lost(BaseException):
@@ -49,6 +52,7 @@ def open_streams() -> None:
     logging.getLogger("PIL").setLevel(
         logging.CRITICAL
     )  # what it says of a damaged picture is in our sentence
+    _before.append(sys.stdout)
     raw = _Stream(sys.stdout.fileno(), "w", closefd=False)
     sys.stdout = io.TextIOWrapper(
         io.BufferedWriter(raw), sys.stdout.encoding, "backslashreplace", line_buffering=sys.stdout.isatty()

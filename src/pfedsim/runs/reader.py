@@ -330,5 +330,5 @@ def lines(path: Path) -> list[dict[str, Any]]:
     """The records of a .jsonl file."""
     try:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Error(f"{path} cannot be read: {error}") from error

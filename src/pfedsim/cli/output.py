@@ -13,7 +13,6 @@ from typing import Any, TextIO
 from pfedsim import escape
 from pfedsim.errors import Error
 
-
 _before: list[TextIO] = []  # what standard output was: it would close the file if nothing kept it
 
 

@@ -199,9 +199,10 @@ def _record(rng: random.Random) -> bytes:
 
 
 def _read_picture(path: Path) -> None:
-    (path.parent / "cat").mkdir()
+    for name in ("cat", "dog"):
+        (path.parent / name).mkdir()
+        Image.new("RGB", (16, 16)).save(path.parent / name / "other.png")
     path.rename(path.parent / "cat" / path.name)
-    Image.new("RGB", (16, 16)).save(path.parent / "cat" / "other.png")
     folders.read("pets", path.parent, size=8, grey=True)
 
 

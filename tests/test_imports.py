@@ -19,7 +19,7 @@ from pfedsim.methods import METHODS
 
 ROOT = Path(pfedsim.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-LEAVES = {"errors", "plugin", "lazy"}
+LEAVES = {"errors", "plugin", "lazy", "memory", "arrays", "escape"}
 FOUNDATION = {*LEAVES, "core.seeds", "core.settings", "core.layout", "core.rows"}
 LINE = {*FOUNDATION, "core.method", "core.wire"}
 CORE = {
@@ -31,6 +31,9 @@ ALLOWED = {  # room -> which of our rooms it may import
     "errors": set(),
     "plugin": {"errors"},
     "lazy": set(),
+    "memory": {"errors"},
+    "arrays": {"errors", "memory"},
+    "escape": set(),
     **dict.fromkeys(FOUNDATION - LEAVES, FOUNDATION),
     "core.rows": {*FOUNDATION, "backends"},  # its sums run in native code where there is any
     "core.method": FOUNDATION,

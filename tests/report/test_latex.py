@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pfedsim.escape import latex as escaped
 from pfedsim.report.document import Entry, Table
-from pfedsim.report.latex import escaped, latex, latex_table
+from pfedsim.report.latex import latex, latex_table
 
 NASTY = '<a> ^ ~ {b} \\c `d_e` "f" & % # $ | [*] ` g_h −1 †'
 

@@ -17,7 +17,7 @@ from pfedsim_paper.verdicts.verdict import Verdict
 
 def stated() -> list[dict[str, Any]]:
     """claims.toml."""
-    content = tomllib.loads((resources.files("pfedsim_paper") / "claims.toml").read_text())
+    content = tomllib.loads((resources.files("pfedsim_paper") / "claims.toml").read_text(encoding="utf-8"))
     return list(content["claim"])
 
 

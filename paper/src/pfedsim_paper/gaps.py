@@ -67,7 +67,7 @@ class Cause:
 def causes() -> list[Cause]:
     """gaps.toml."""
     stated: list[dict[str, Any]] = tomllib.loads(
-        (resources.files("pfedsim_paper") / "gaps.toml").read_text()
+        (resources.files("pfedsim_paper") / "gaps.toml").read_text(encoding="utf-8")
     )["cause"]
     return [Cause(**one) for one in stated]
 

@@ -26,7 +26,7 @@ SETS = {
 @cache
 def paper() -> dict[str, Any]:
     """paper.toml."""
-    return tomllib.loads((resources.files("pfedsim_paper") / "paper.toml").read_text())
+    return tomllib.loads((resources.files("pfedsim_paper") / "paper.toml").read_text(encoding="utf-8"))
 
 
 def printed(table: str, row: str, data: str, alpha: float | None) -> tuple[float, float] | None:

@@ -31,7 +31,7 @@ def story(table: Sequence[Record], benchmark: Path) -> list[str]:
     )
     if not benchmark.is_file():
         return [text]
-    report = json.loads(benchmark.read_text())
+    report = json.loads(benchmark.read_text(encoding="utf-8"))
     rates = {way: figures["cpu_median"] for way, figures in report["training"][SHAPE].items()}
     plain, native = rates["plain PyTorch loop"], rates["native backend"]
     hours = trained / plain / 3600

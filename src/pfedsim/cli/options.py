@@ -31,6 +31,7 @@ GROUPS = {
     "Engine": ("backend", "device", "workers", "guard"),
     "Output": ("track", "state"),
 }
+MOST_SEEDS = 10_000
 EXTENDS = ("rounds", "workers", "data_dir", "track", "state")  # settings allowed with --extend
 Quiet = Annotated[bool, typer.Option("--quiet", help="print only the folder of the result")]
 Json = Annotated[bool, typer.Option("--json", help="print only the summary, as JSON")]
@@ -247,5 +248,7 @@ def numbers(text: str) -> list[int]:
             raise Error(
                 f"--seeds {text!r}: seeds are integers separated by commas, or a range such as 42-44"
             )
+        if int(last or first) - int(first) >= MOST_SEEDS:
+            raise Error(f"--seeds {text!r}: at most {MOST_SEEDS:,} seeds in a range")
         found += range(int(first), int(last or first) + 1)
     return found

@@ -6,10 +6,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from pfedsim import escape
 
 if TYPE_CHECKING:
     from pfedsim.data.cache import Tell
@@ -18,9 +21,19 @@ if TYPE_CHECKING:
     from pfedsim.runs.execution import Watch
 
 
+class Screen(Console):
+    """Standard output, without rich's markup and emoji codes and with escape codes made visible: users' names may
+    contain anything."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False, emoji=False)
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        return super().render_str(escape.visible(text, keep="\n\t"), **how)
+
+
 def screen() -> Console:
-    """Standard output, without rich's markup and emoji codes: users' names may contain brackets and colons."""
-    return Console(markup=False, emoji=False)
+    return Screen()
 
 
 @contextmanager
@@ -51,7 +64,7 @@ def reading(console: Console, quiet: bool = False) -> Iterator[Tell]:
         yield line
         return
     with Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TimeRemainingColumn(compact=True),
         console=console,
@@ -61,7 +74,7 @@ def reading(console: Console, quiet: bool = False) -> Iterator[Tell]:
 
         def advance(what: str, done: int, total: int) -> None:
             if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
+                tasks[what] = bar.add_task(escape.visible(what), total=total)
             bar.update(tasks[what], completed=done, total=total)
 
         yield advance
@@ -76,7 +89,7 @@ def say_data(console: Console, name: str, data: DataSet, quiet: bool = False) ->
 @contextmanager
 def _bar(console: Console) -> Iterator[Watch]:
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[score]}"),
@@ -90,7 +103,7 @@ def _bar(console: Console) -> Iterator[Watch]:
             if done.note:
                 console.print(f"note: {done.note}", style="yellow")
             if current is None or done.round < progress.tasks[current].completed:
-                current = progress.add_task(done.method, total=done.rounds, score="")
+                current = progress.add_task(escape.visible(done.method), total=done.rounds, score="")
             progress.update(current, completed=done.round, score=_score(done))
 
         yield watch

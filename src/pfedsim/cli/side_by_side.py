@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from pfedsim import escape
 from pfedsim.cli.progress import watching
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def watching_several(
 def _bars(console: Console, lines: bool) -> Iterator[Callable[[str, Done], None]]:
     """Bars of the current runs; with `lines`, a run that ends becomes a line above them."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[score]}"),
@@ -54,7 +55,7 @@ def _bars(console: Console, lines: bool) -> Iterator[Callable[[str, Done], None]
                 console.print(f"note: {name}: {done.note}", style="yellow", highlight=False)
                 return
             if name not in tasks:
-                tasks[name] = progress.add_task(name, total=done.rounds, score="")
+                tasks[name] = progress.add_task(escape.visible(name), total=done.rounds, score="")
             score = "" if done.micro is None else f"{100 * done.micro:.2f}%"
             progress.update(tasks[name], completed=done.round, score=score)
             if done.round == done.rounds:

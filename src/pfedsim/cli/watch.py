@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from pfedsim import escape
 from pfedsim.cli.progress import duration
 from pfedsim.report.tables import percent, size
 from pfedsim.runs.news import News, news
@@ -83,9 +84,10 @@ def view(now: News) -> RenderableType:
         table.add_row("served", f"{_score(served[-1])}, round {served[-1]['round']}")
         table.add_row("accuracy", _spark([s["micro"] for s in served]))
     events = [
-        Text(f"{e['event']}: {e.get('why', e.get('what', ''))}", style="yellow") for e in now.events[-3:]
+        Text(escape.visible(f"{e['event']}: {e.get('why', e.get('what', ''))}"), style="yellow")
+        for e in now.events[-3:]
     ]
-    return Group(Text(now.title, style="bold"), table, *events)
+    return Group(Text(escape.visible(now.title), style="bold"), table, *events)
 
 
 def lines(now: News, shown: int, scored: int) -> list[str]:

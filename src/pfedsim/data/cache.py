@@ -90,7 +90,7 @@ def fingerprint(files: Sequence[Path]) -> str:
             state = path.stat()
         except OSError as error:
             raise Error(f"{path} cannot be read: {error.strerror}") from error
-        h.update(f"{path}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
+        h.update(os.fsencode(path) + f"\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
     return h.hexdigest()
 
 
@@ -107,7 +107,7 @@ def _write(data: DataSet, folder: Path, source: str) -> None:
         "mean": data.mean,
         "std": data.std,
     }
-    (folder / "about.json").write_text(json.dumps(about))
+    (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
 
 def _opened(place: Path, name: str, source: str, defaults: Defaults | None) -> DataSet | None:
@@ -115,7 +115,7 @@ def _opened(place: Path, name: str, source: str, defaults: Defaults | None) -> D
     from pfedsim.data.task import suiting
 
     try:
-        about = json.loads((place / "about.json").read_text())
+        about = json.loads((place / "about.json").read_text(encoding="utf-8"))
         if (about["format"], about["source"]) != (FORMAT, source):
             return None
         arrays = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,6 +13,7 @@ import numpy as np
 from pfedsim.data.task import Defaults, Task
 from pfedsim.errors import Error
 
+PART = 1 << 20  # numbers in one part of `parts`
 PICTURE = 8  # a signal with at least this many channels and steps could be a picture
 
 
@@ -24,6 +27,39 @@ def moments(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
     mean = counts @ values / total
     std = np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 0))
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+
+
+def parts(x: np.ndarray) -> Iterator[np.ndarray]:
+    """A few samples at a time, so that what is computed from them stays small."""
+    step = max(1, PART // max(1, math.prod(x.shape[1:])))
+    for first in range(0, len(x), step):
+        yield x[first : first + step]
+
+
+def deviation(x: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """The standard deviation of each channel, given its mean. The bits are those of `np.std` in float64, which
+    needs eight bytes for every pixel: we add in the same order, a few samples at a time."""
+    if x.shape[1] == 1:
+        squares = np.array([_pairwise(x.reshape(-1), float(mean[0]))])
+    else:
+        squares = np.zeros(len(mean))
+        around = mean.reshape(-1, *[1] * (x.ndim - 2))
+        for part in parts(x):
+            far = part - around
+            far *= far
+            each = far.reshape(len(part), len(mean), -1).sum(2)
+            squares = np.add.reduce(np.concatenate([squares[None], each]))
+    return np.asarray(np.sqrt(squares / (x.size // len(mean))))
+
+
+def _pairwise(x: np.ndarray, mean: float) -> float:
+    """The sum of (x - mean)^2, halved as NumPy does: the parts are multiples of eight."""
+    if len(x) <= PART:
+        far = x - np.float64(mean)
+        return float(np.add.reduce(far * far))
+    half = len(x) // 2
+    half -= half % 8
+    return _pairwise(x[:half], mean) + _pairwise(x[half:], mean)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pfedsim import escape
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.partition import Partition, Split
 from pfedsim.errors import Error
@@ -48,15 +48,15 @@ class Federation:
     def _repr_html_(self) -> str:
         """A table for notebooks: samples per class of the first twenty clients."""
         head = "".join(
-            f"<th>{escape(c)}</th>" for c in ("client", "train", "test", *self.data.classes[:20])
+            f"<th>{escape.html(c)}</th>" for c in ("client", "train", "test", *self.data.classes[:20])
         )
         rows = ""
         for i, counts in enumerate(self.label_counts()[:20]):
             split = self.partition.clients[i]
-            cells = (escape(self.names[i]), len(split.train), len(split.test), *counts[:20])
+            cells = (escape.html(self.names[i]), len(split.train), len(split.test), *counts[:20])
             rows += f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
         more = ", the first 20 shown" if self.clients > 20 or len(self.data.classes) > 20 else ""
-        caption = f"{escape(repr(self))}, {len(self.data.classes)} classes{more}"
+        caption = f"{escape.html(repr(self))}, {len(self.data.classes)} classes{more}"
         return f"<table><caption>{caption}</caption><tr>{head}</tr>{rows}</table>"
 
     def label_counts(self) -> np.ndarray:

@@ -102,15 +102,15 @@ def add(name: str, own: Own, data_dir: Path) -> Path:
     file = data_dir / f"{name}.toml"
     data_dir.mkdir(parents=True, exist_ok=True)
     content = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(own).items() if v is not None}
-    file.write_text(tomli_w.dumps(content))
+    file.write_text(tomli_w.dumps(content), encoding="utf-8")
     return file
 
 
 def load(file: Path) -> Own:
     """Load the record of an added data set."""
     try:
-        content = tomllib.loads(file.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise Error(f"{file} cannot be read: {error}") from error
     strange = sorted(set(content) - {f.name for f in fields(Own)})
     if strange or "path" not in content:

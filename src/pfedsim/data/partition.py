@@ -67,13 +67,13 @@ class Partition:
         return json.dumps(head)[:-1] + ', "clients": [\n' + ",\n".join(lines) + "\n]}\n"
 
     def save(self, path: Path) -> None:
-        path.write_text(self.text())
+        path.write_text(self.text(), encoding="utf-8")
 
 
 def load(path: Path, data: str, samples: int) -> Partition:
     """Load a partition file. Raises an error if it is damaged or belongs to other data."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         if content.get("format") != FORMAT:
             raise Error(f"{path} is not a partition file ({FORMAT!r} expected)")
         clients = tuple(Split(_positions(c["train"]), _positions(c["test"])) for c in content["clients"])
@@ -96,7 +96,7 @@ def load(path: Path, data: str, samples: int) -> Partition:
 def names_in(path: Path) -> list[str] | None:
     """The names of the clients in a partition file; None if they have no names."""
     try:
-        names = json.loads(path.read_text())["recipe"].get("names")
+        names = json.loads(path.read_text(encoding="utf-8"))["recipe"].get("names")
         return None if names is None else [str(name) for name in names]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Error(f"{path} is not a valid partition file: {error}") from error

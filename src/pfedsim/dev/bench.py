@@ -186,7 +186,7 @@ def loader_loop(module: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int)
 
 def _machine() -> dict[str, Any]:
     about = Path("/proc/cpuinfo")
-    lines = about.read_text().splitlines() if about.is_file() else []
+    lines = about.read_text(encoding="utf-8").splitlines() if about.is_file() else []
     model = next(
         (line.split(":")[1].strip() for line in lines if line.startswith("model name")),
         platform.processor(),

@@ -50,7 +50,7 @@ class Store:
         path = self.path(record.cell)
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(f".{os.getpid()}.part")
-        aside.write_text(record.text())
+        aside.write_text(record.text(), encoding="utf-8")
         aside.replace(path)
         self._found.pop(path, None)
         shutil.rmtree(self.run_folder(record.cell), ignore_errors=True)
@@ -84,7 +84,7 @@ def _agrees(now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
 def read(path: Path) -> Record:
     """Read a finished cell from its file."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         if content.get("format") != FORMAT:
             raise Error(f"{path} is not a finished cell ({FORMAT!r} expected)")
         cell = Cell(content["words"], content["kind"], tuple(content["extra"].items()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pfedsim import escape
 from pfedsim.export.config import NETWORK, ONNX, PT2, ExportConfig
 
 FIGURES = {
@@ -17,17 +18,17 @@ def card(config: ExportConfig) -> str:
     """The contents of README.md, with the front matter that model hubs read."""
     run, served, after = config.run, config.test.get("served", {}), config.test.get("finetuned", {})
     who = f"client {run['client']}" + (f" ({run['name']})" if "name" in run else "")
-    title = f"{run['method']} on {run['data']}: the model of {who}"
+    method, data, who = (escape.markdown(words) for words in (run["method"], run["data"], who))
     bytes_in = ", bytes 0 to 255" if config.input.dtype == "uint8" else ""
     lines = [
         "---",
         "library_name: pfedsim",
         "tags: [federated-learning, personalised, classification]",
         "---",
-        f"# {title}",
+        f"# {method} on {data}: the model of {who}",
         "",
         f"The personal model of {who}, one of {run['clients']}, after {run['rounds']} rounds of "
-        f"{run['method']} (seed {run['seed']}). It was trained for this client's data and may perform poorly on "
+        f"{method} (seed {run['seed']}). It was trained for this client's data and may perform poorly on "
         "other data.",
         "",
         "## Evaluation",
@@ -44,13 +45,13 @@ def card(config: ExportConfig) -> str:
         "## Input and output",
         f"Samples of shape {tuple(config.input.shape)} ({config.input.dtype}{bytes_in}, channels first). "
         f"The model normalises them with mean {config.input.mean} and std {config.input.std}. "
-        f"Classes: {', '.join(config.classes)}.",
+        f"Classes: {escape.markdown(', '.join(config.classes))}.",
         "",
         "## Use",
         *_use(config),
         "",
         "## Provenance",
-        *(f"- {name.replace('_', ' ')}: {value}" for name, value in run.items()),
+        *(f"- {name.replace('_', ' ')}: {escape.markdown(value)}" for name, value in run.items()),
     ]
     return "\n".join(lines) + "\n"
 

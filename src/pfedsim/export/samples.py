@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,15 @@ from typing import IO
 
 import numpy as np
 
+from pfedsim import memory
+from pfedsim.arrays import arrays_in
 from pfedsim.data.readers import tables
-from pfedsim.data.readers.npz import arrays_in, samples_of
+from pfedsim.data.readers.npz import samples_of
 from pfedsim.data.readers.pictures import SUFFIXES, image_in, pixels_of, rescaled
 from pfedsim.errors import Error
 from pfedsim.export.client_model import ClientModel
+
+TEXT = 100  # bytes of a cell of text
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +41,7 @@ def read(model: ClientModel, sources: Sequence[Path], resize: bool = False) -> S
     if [path.suffix.lower() for path in sources] == [".csv"]:
         return table(model, sources[0])
     files = [file for path in sources for file in _pictures(path)]
+    memory.need(f"reading {len(files)} images", 2 * len(files) * math.prod(model.shape))
     return Samples(
         [str(file) for file in files], np.stack([picture(model, file, resize) for file in files])
     )
@@ -77,6 +83,7 @@ def table(model: ClientModel, path: Path) -> Samples:
     are in that order. Cells may be missing if the model has fill values."""
     if len(model.shape) != 1:
         raise Error(f"this model takes samples of shape {model.shape}, not rows of a table")
+    tables.need_for(path, *model.shape, each=TEXT)
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file) if row]
@@ -131,9 +138,7 @@ def _is_heading(model: ClientModel, row: list[str]) -> bool:
 
 def npz(model: ClientModel, path: Path) -> Samples:
     """Read `x` of a .npz file, as `--data` takes it, and with `y` the true classes."""
-    arrays = arrays_in(path)
-    if "x" not in arrays:
-        raise Error(f"{path} has no array 'x'; it has {', '.join(sorted(arrays)) or 'none'}")
+    arrays = arrays_in(path, ("x",), ("y", "classes"))
     x = samples_of(path, arrays["x"], "refuse" if model.fill is None else "mean")
     names = [str(k) for k in range(len(x))]
     return Samples(names, x, _labels(model, path, arrays) if "y" in arrays else None)

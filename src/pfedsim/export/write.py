@@ -118,8 +118,8 @@ def _write(
     )
     if samples and federation is not None:  # not listed in `files`: they may be removed before sharing
         np.savez_compressed(folder / SAMPLES, x=x.numpy(), y=y.numpy(), classes=np.array(model.classes))
-    (folder / "config.json").write_text(config.model_dump_json(indent=1) + "\n")
-    (folder / "README.md").write_text(card(config))
+    (folder / "config.json").write_text(config.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    (folder / "README.md").write_text(card(config), encoding="utf-8")
     return x
 
 

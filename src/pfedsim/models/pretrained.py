@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pfedsim import memory
+from pfedsim.arrays import arrays_in
 from pfedsim.errors import Error
 
 if TYPE_CHECKING:
@@ -32,16 +34,17 @@ def find(name: str, data_dir: Path) -> Path:
 
 def load(path: Path) -> dict[str, Tensor]:
     """Load the tensors in this file."""
+    memory.need(path, path.stat().st_size)
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
             return load_file(path)
-        import numpy as np
         import torch
 
-        with np.load(path, allow_pickle=False) as file:
-            return {name: torch.from_numpy(file[name]) for name in file.files}
+        return {name: torch.from_numpy(array) for name, array in arrays_in(path).items()}
+    except (Error, MemoryError):
+        raise
     except Exception as error:  # with a damaged file, the libraries may raise anything
         raise Error(f"{path} is not a valid file of tensors: {' '.join(str(error).split())}") from error
 

@@ -30,8 +30,8 @@ HEADINGS = (
 def write(report: Report, folder: Path) -> list[Path]:
     """Write bench.json, bench.md and bench.png."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "bench.json").write_text(json.dumps(report.plain(), indent=1) + "\n")
-    (folder / "bench.md").write_text(markdown(report))
+    (folder / "bench.json").write_text(json.dumps(report.plain(), indent=1) + "\n", encoding="utf-8")
+    (folder / "bench.md").write_text(markdown(report), encoding="utf-8")
     return [folder / "bench.json", folder / "bench.md", chart(report, folder / "bench.png")]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from pfedsim import escape
 from pfedsim.errors import Error
 from pfedsim.experiments.compare import ALONE, COMMON, Comparison
 from pfedsim.report import pictures
@@ -224,7 +225,7 @@ def long_csv(comparison: Comparison) -> str:
         for seed, run in by_seed.items():
             for model in ("served", "finetuned"):
                 for figure, value in (run.summary[model] or {}).items():
-                    table.writerow([method, seed, model, figure, value])
+                    table.writerow([escape.cell(method), seed, model, figure, value])
     return file.getvalue()
 
 
@@ -239,9 +240,8 @@ def client_csv(comparison: Comparison) -> str:
         gains = [comparison.client_gains(method, reference) for reference in references]
         for k, seed in enumerate(comparison.seeds):
             for client, accuracy in enumerate(accuracies[k]):
-                table.writerow(
-                    [method, seed, client, float(accuracy), *(float(g[k, client]) for g in gains)]
-                )
+                values = (float(accuracy), *(float(g[k, client]) for g in gains))
+                table.writerow([escape.cell(method), seed, client, *values])
     return file.getvalue()
 
 
@@ -249,7 +249,8 @@ def write(comparison: Comparison, folder: Path, chosen: Sequence[str] = ()) -> l
     """Write table.md, table.tex, table.csv, gains.csv, and the pictures as PNG in figures/."""
     folder.mkdir(parents=True, exist_ok=True)
     shown = tables(comparison, chosen)
-    words = [caption(comparison), *map(markdown_table, shown), verdict(comparison)]
+    said = [escape.markdown(text(comparison)) for text in (caption, verdict)]
+    words = [said[0], *map(markdown_table, shown), said[1]]
     contents = {
         "table.md": "\n\n".join(words) + "\n",
         "table.tex": latex(shown, caption(comparison)),
@@ -257,7 +258,7 @@ def write(comparison: Comparison, folder: Path, chosen: Sequence[str] = ()) -> l
         "gains.csv": client_csv(comparison),
     }
     for name, content in contents.items():
-        (folder / name).write_text(content)
+        (folder / name).write_text(content, encoding="utf-8")
     return [*(folder / name for name in contents), *draw(comparison, folder / "figures")]
 
 
@@ -270,7 +271,7 @@ def write_page(comparison: Comparison, folder: Path, chosen: Sequence[str] = ())
     """Write the comparison as one self-contained page, report.html."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.html"
-    path.write_text(html(document(comparison, chosen)))
+    path.write_text(html(document(comparison, chosen)), encoding="utf-8")
     return path
 
 
@@ -287,4 +288,4 @@ def text(comparison: Comparison, width: int = 100) -> str:
 
 def notebook(comparison: Comparison) -> str:
     """The tables and the sentence as HTML, for notebooks."""
-    return "".join(map(html_table, tables(comparison))) + f"<p>{verdict(comparison)}</p>"
+    return "".join(map(html_table, tables(comparison))) + f"<p>{escape.html(verdict(comparison))}</p>"

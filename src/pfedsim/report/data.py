@@ -14,7 +14,9 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
+from pfedsim import escape
 from pfedsim.data.federation import Federation
+from pfedsim.report.figures import as_written
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,9 +88,9 @@ def label_table(federation: Federation) -> Table | None:
 def _table(headings: list[str], rows: list[list[str]]) -> Table:
     table = Table()
     for heading in headings:
-        table.add_column(heading, justify="left" if heading == "name" else "right")
+        table.add_column(escape.visible(heading), justify="left" if heading == "name" else "right")
     for row in rows[:MOST_ROWS]:
-        table.add_row(*row)
+        table.add_row(*map(escape.visible, row))
     if len(rows) > MOST_ROWS:
         table.add_row(*(["..."] * len(headings)))
     return table
@@ -106,8 +108,9 @@ def write_tables(federation: Federation, folder: Path) -> list[Path]:
 
 def _csv(path: Path, heading: list[str], rows: list[list[Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([heading, *rows])
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerows([escape.cell(value) for value in row] for row in [heading, *rows])
     return path
 
 
@@ -131,11 +134,11 @@ def bubbles(federation: Federation, folder: Path) -> list[Path]:
         axes.scatter([], [], s=area, color="#0072B2", alpha=0.65, linewidths=0, label=label)
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, labelspacing=1.5)
     if "names" in federation.partition.recipe and clients <= 30:
-        axes.set_xticks(range(clients), federation.names, rotation=90, fontsize=8)
+        axes.set_xticks(range(clients), [*map(escape.visible, federation.names)], rotation=90, fontsize=8)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if classes <= 30:
-        axes.set_yticks(range(classes), federation.data.classes, fontsize=8)
+        axes.set_yticks(range(classes), [*map(escape.visible, federation.data.classes)], fontsize=8)
     axes.set(
         xlabel="client",
         ylabel="class",
@@ -187,7 +190,9 @@ def _pictures(data: DataSet, folder: Path) -> list[Path]:
     axes.imshow(canvas, interpolation="nearest")
     axes.set_xticks([])
     axes.set_yticks(
-        [r * (height + gap) + height / 2 for r in range(len(rows))], [name for name, _ in rows], fontsize=8
+        [r * (height + gap) + height / 2 for r in range(len(rows))],
+        [escape.visible(name) for name, _ in rows],
+        fontsize=8,
     )
     axes.set_title(title, fontsize=9)
     for side in axes.spines.values():
@@ -239,6 +244,7 @@ def _places(chosen: np.ndarray, count: int) -> list[int]:
 def _saved(figure: Figure, stem: Path) -> list[Path]:
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_suffix(f".{form}") for form in FORMATS]
+    as_written(figure)
     for path in paths:
         figure.savefig(path, dpi=150, bbox_inches="tight")
     plt.close(figure)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 
+from pfedsim import escape
 from pfedsim.report import page
 from pfedsim.report.latex import latex
 
@@ -141,10 +141,8 @@ def markdown_table(table: Table) -> str:
         "|---" if words or table.prose or k < table.names else "|---:"
         for k, words in enumerate(table.sentences())
     )
-    lines = [f"**{table.title}**", "", _piped(head), f"{sides}|"]
-    lines += [
-        _piped([MARKDOWN[c.mark].format(c.text.replace("|", "/")) for c in row]) for row in table.rows
-    ]
+    lines = [f"**{escape.markdown(table.title)}**", "", _piped(map(escape.markdown, head)), f"{sides}|"]
+    lines += [_piped(MARKDOWN[c.mark].format(escape.markdown(c.text)) for c in row) for row in table.rows]
     for note in table.notes:
         lines += ["", note]
     return "\n".join(lines)
@@ -160,7 +158,7 @@ def _headings(table: Table) -> list[str]:
     ]
 
 
-def _piped(texts: Sequence[str]) -> str:
+def _piped(texts: Iterable[str]) -> str:
     return "| " + " | ".join(texts) + " |"
 
 
@@ -178,7 +176,7 @@ def _html_part(part: str | Table | Figure) -> str:
         return _html_words(part)
     if isinstance(part, Table):
         return html_table(part)
-    return f"<p>{escape(part.title)}</p>\n" + page.picture(
+    return f"<p>{escape.html(part.title)}</p>\n" + page.picture(
         lambda path, width: part.draw(path, min(width, part.width)), part.title
     )
 
@@ -187,7 +185,7 @@ def _html_words(text: str) -> str:
     """Paragraphs, lists (lines that start with a dash) and `code` as HTML."""
     made = []
     for block in text.split("\n\n"):
-        pieces = escape(block).split("`")
+        pieces = escape.html(block).split("`")
         block = "".join(f"<code>{p}</code>" if k % 2 else p for k, p in enumerate(pieces))
         if block.startswith("- "):
             made.append("<ul>" + "".join(f"<li>{item}</li>" for item in block[2:].split("\n- ")) + "</ul>")
@@ -202,7 +200,7 @@ def html_table(table: Table) -> str:
     if table.groups:
         rows.append(
             "<tr><th></th>"
-            + "".join(f'<th colspan="{n}">{escape(words)}</th>' for words, n in table.groups)
+            + "".join(f'<th colspan="{n}">{escape.html(words)}</th>' for words, n in table.groups)
             + "</tr>"
         )
     kinds = [
@@ -211,17 +209,17 @@ def html_table(table: Table) -> str:
     ]
     rows.append(
         "<tr>"
-        + "".join(f"<th{kind}>{escape(h)}</th>" for kind, h in zip(kinds, table.head, strict=True))
+        + "".join(f"<th{kind}>{escape.html(h)}</th>" for kind, h in zip(kinds, table.head, strict=True))
         + "</tr>"
     )
     for row in table.rows:
         shown = [
-            f"<td{kind}>{HTML[c.mark].format(escape(c.text))}</td>"
+            f"<td{kind}>{HTML[c.mark].format(escape.html(c.text))}</td>"
             for kind, c in zip(kinds, row, strict=True)
         ]
         rows.append("<tr>" + "".join(shown) + "</tr>")
     notes = "".join(map(_html_words, table.notes))
-    return f'<p><b>{escape(table.title)}</b></p><div class="scroll"><table>{"".join(rows)}</table></div>{notes}'
+    return f'<p><b>{escape.html(table.title)}</b></p><div class="scroll"><table>{"".join(rows)}</table></div>{notes}'
 
 
 def csv_text(tables: Sequence[Table]) -> str:
@@ -235,7 +233,8 @@ def csv_text(tables: Sequence[Table]) -> str:
         for number, row in enumerate(table.rows, 1):
             for name, cell in list(zip(names, row, strict=True))[1:]:
                 value = "" if cell.value is None else cell.value
-                writer.writerow([table.name, number, row[0].text, name, cell.text, value])
+                texts = (table.name, number, row[0].text, name, cell.text, value)
+                writer.writerow(map(escape.cell, texts))
     return file.getvalue()
 
 
@@ -268,7 +267,7 @@ def write(document: Document, folder: Path) -> list[Path]:
     made = []
     for ending, form in forms.items():
         made.append(folder / f"{document.name}.{ending}")
-        made[-1].write_text(form())
+        made[-1].write_text(form(), encoding="utf-8")
     for figure in document.figures():
         made += [
             figure.draw(folder / "figures" / f"{figure.name}.{ending}", figure.width)

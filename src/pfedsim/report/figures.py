@@ -11,8 +11,10 @@ import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
+from pfedsim import escape
 from pfedsim.core.rows import Pairs
 from pfedsim.methods.two_stage import TwoStage
 from pfedsim.report.bands import draw_curve
@@ -24,8 +26,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+def as_written(figure: Figure) -> None:
+    """Show every text of a figure as it is: a $ in a name begins no formula."""
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+        text.set_text(escape.visible(text.get_text(), keep="\n"))
+
+
 def saved(figure: Figure, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
+    as_written(figure)
     metadata = {"Date": None} if path.suffix == ".svg" else None
     with matplotlib.rc_context({"svg.hashsalt": "pfedsim"}):  # the same figure gives the same bytes
         figure.savefig(path, dpi=130, bbox_inches="tight", metadata=metadata)

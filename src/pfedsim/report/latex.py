@@ -2,60 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from pfedsim import escape
 
 if TYPE_CHECKING:
     from pfedsim.report.document import Table
 
 MARKS = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", "": "{}"}
-SPECIAL = {
-    **{character: "\\" + character for character in "&%_#${}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "`": r"\`{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': "''",
-    "−": "$-$",
-    "†": r"\dag{}",
-    "‡": r"\ddag{}",
-    "§": r"\S{}",
-    "¶": r"\P{}",
-}
-PIECES = re.compile(
-    r"""`([^`]*)`  # code
-    | "([^"]*)"
-    | (?<![\w.])(-?\d+(?:\.\d+)?)e(-?)0*(\d+)\b  # 1.1e-3
-    | \bO\(([^()]*)\)  # O(v_m)
-    | \b(xi_[a-z]|nu_[a-z]|rho)\b
-    | (?<![\w.-])(-)(?=\d)  # a minus, not a hyphen
-    | .""",
-    re.DOTALL | re.VERBOSE,
-)
-
-
-def escaped(text: str) -> str:
-    """Plain text escaped for LaTeX, with the paper's symbols in math mode."""
-    return PIECES.sub(_piece, text)
-
-
-def _piece(found: re.Match[str]) -> str:
-    code, quoted, number, sign, power, order, symbol, minus = found.groups()
-    if code is not None:
-        return rf"\texttt{{{''.join(SPECIAL.get(c, c) for c in code)}}}"
-    if quoted is not None:
-        return f"``{escaped(quoted)}''"
-    if number is not None:
-        return ("$" if number == "1" else rf"${number} \times ") + f"10^{{{sign}{power}}}$"
-    if order is not None:
-        return r"$\mathcal{O}(" + re.sub(r"\b(?:nu|v)_", r"\\nu_", order) + ")$"
-    if symbol is not None:
-        return rf"$\{symbol}$"
-    return "$-$" if minus else SPECIAL.get(found[0], found[0])
 
 
 def packages(names: Sequence[str]) -> str:
@@ -66,21 +21,28 @@ def packages(names: Sequence[str]) -> str:
 def latex(tables: Sequence[Table], caption: str = "") -> str:
     """A file of tables to \\input; `caption` becomes a comment at the top."""
     needs = packages(["booktabs", *["longtable"] * any(t.prose for t in tables)])
-    return needs + (f"% {caption}\n" if caption else "") + "\n".join(map(latex_table, tables))
+    return (
+        needs + (f"% {escape.visible(caption)}\n" if caption else "") + "\n".join(map(latex_table, tables))
+    )
 
 
 def latex_table(table: Table) -> str:
     """One table; a table of sentences is a longtable, which can span pages."""
     kind = "longtable" if table.prose else "tabular"
-    lines = [f"% {table.title}", rf"\begin{{{kind}}}{{{_columns(table)}}}", r"\toprule", *_groups(table)]
-    lines += [" & ".join(map(escaped, table.head)) + r" \\", r"\midrule"]
+    lines = [
+        f"% {escape.visible(table.title)}",
+        rf"\begin{{{kind}}}{{{_columns(table)}}}",
+        r"\toprule",
+        *_groups(table),
+    ]
+    lines += [" & ".join(map(escape.latex, table.head)) + r" \\", r"\midrule"]
     for k, row in enumerate(table.rows):
         lines += [r"\midrule"] if k in table.rules else []
-        shown = " & ".join(MARKS[c.mark].format(escaped(c.text)) for c in row)
+        shown = " & ".join(MARKS[c.mark].format(escape.latex(c.text)) for c in row)
         shielded = "{}" if shown.startswith(("[", "*")) else ""  # else the \\ before takes it as an option
         lines.append(shielded + shown + r" \\")
     lines += [r"\bottomrule", rf"\end{{{kind}}}"]
-    lines += [rf"\par{{\footnotesize {escaped(note)}\par}}" for note in table.notes]
+    lines += [rf"\par{{\footnotesize {escape.latex(note)}\par}}" for note in table.notes]
     return "\n".join(lines) + "\n"
 
 
@@ -98,7 +60,10 @@ def _columns(table: Table) -> str:
 def _groups(table: Table) -> list[str]:
     if not table.groups:
         return []
-    words = ["", *(rf"\multicolumn{{{count}}}{{c}}{{{escaped(name)}}}" for name, count in table.groups)]
+    words = [
+        "",
+        *(rf"\multicolumn{{{count}}}{{c}}{{{escape.latex(name)}}}" for name, count in table.groups),
+    ]
     at, rules = 2, ""
     for name, count in table.groups:
         rules += rf"\cmidrule(lr){{{at}-{at + count - 1}}}" if name else ""

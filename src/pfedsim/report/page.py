@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import escape
 from pathlib import Path
+
+from pfedsim import escape
 
 WIDE, NARROW = 7.5, 4.2  # inches; narrow screens get a smaller drawing, which keeps its text readable
 
@@ -50,21 +51,21 @@ summary { cursor: pointer; color: #0059a0; }
 
 def page(title: str, sections: Sequence[tuple[str, str]]) -> str:
     """A page with a heading and HTML for each section, and links to the sections at the top."""
-    parts = [(f"s{k}", escape(heading), body) for k, (heading, body) in enumerate(sections)]
+    parts = [(f"s{k}", escape.html(heading), body) for k, (heading, body) in enumerate(sections)]
     links = " ".join(f'<a href="#{name}">{heading}</a>' for name, heading, _ in parts)
     bodies = "\n".join(
         f'<section id="{name}">\n<h2>{heading}</h2>\n{body}\n</section>' for name, heading, body in parts
     )
     return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape.html(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<style>{STYLE}</style>\n</head>\n<body>\n"
-        f"<h1>{escape(title)}</h1>\n<nav>{links}</nav>\n{bodies}\n</body>\n</html>\n"
+        f"<h1>{escape.html(title)}</h1>\n<nav>{links}</nav>\n{bodies}\n</body>\n</html>\n"
     )
 
 
 def paragraph(text: str) -> str:
-    return f"<p>{escape(text)}</p>"
+    return f"<p>{escape.html(text)}</p>"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -79,12 +80,12 @@ def facts(named: Mapping[str, object]) -> str:
 
 
 def preformatted(text: str) -> str:
-    return f"<pre>{escape(text)}</pre>"
+    return f"<pre>{escape.html(text)}</pre>"
 
 
 def folded(summary: str, body: str) -> str:
     """A part that the reader can unfold."""
-    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
+    return f"<details><summary>{escape.html(summary)}</summary>{body}</details>"
 
 
 def picture(draw: Callable[[Path, float], Path], alt: str) -> str:
@@ -93,7 +94,7 @@ def picture(draw: Callable[[Path, float], Path], alt: str) -> str:
         wide, narrow = (_data_uri(draw(Path(folder) / f"{width}.svg", width)) for width in (WIDE, NARROW))
     return (
         f'<picture><source media="(max-width: 600px)" srcset="{narrow}">'
-        f'<img src="{wide}" alt="{escape(alt)}"></picture>'
+        f'<img src="{wide}" alt="{escape.html(alt)}"></picture>'
     )
 
 
@@ -102,4 +103,4 @@ def _data_uri(path: Path) -> str:
 
 
 def _row(cell: str, values: Iterable[object]) -> str:
-    return f"<tr>{''.join(f'<{cell}>{escape(str(v))}</{cell}>' for v in values)}</tr>"
+    return f"<tr>{''.join(f'<{cell}>{escape.html(str(v))}</{cell}>' for v in values)}</tr>"

@@ -11,6 +11,8 @@ from typing import Any
 
 from rich.table import Table
 
+from pfedsim import escape
+
 
 @dataclass(frozen=True)
 class Predictions:
@@ -40,25 +42,20 @@ class Predictions:
         table.columns[-1].justify = "right"
         for k, best in enumerate(self.called):
             label = [self.labels[k]] if self.labels is not None else []
-            table.add_row(self.names[k], *label, self.classes[best], f"{self.probabilities[k][best]:.4f}")
+            words = (self.names[k], *label, self.classes[best], f"{self.probabilities[k][best]:.4f}")
+            table.add_row(*map(escape.visible, words))
         return table
 
     def csv(self) -> str:
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
         labels = ["label"] if self.labels is not None else []
-        writer.writerow(["input", *labels, "class", "probability", *(f"p({c})" for c in self.classes)])
+        heading = ["input", *labels, "class", "probability", *(f"p({c})" for c in self.classes)]
+        writer.writerow(map(escape.cell, heading))
         for k, best in enumerate(self.called):
             label = [self.labels[k]] if self.labels is not None else []
-            writer.writerow(
-                [
-                    self.names[k],
-                    *label,
-                    self.classes[best],
-                    self.probabilities[k][best],
-                    *self.probabilities[k],
-                ]
-            )
+            row = [self.names[k], *label, self.classes[best], self.probabilities[k][best]]
+            writer.writerow(map(escape.cell, [*row, *self.probabilities[k]]))
         return file.getvalue()
 
     def json(self) -> str:

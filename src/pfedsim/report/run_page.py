@@ -20,7 +20,7 @@ def write(runs: Sequence[Run], folder: Path) -> Path:
     """Write report.html in this folder: one run in full, or several side by side."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.html"
-    path.write_text(run_page(runs[0]) if len(runs) == 1 else html(several(runs)))
+    path.write_text(run_page(runs[0]) if len(runs) == 1 else html(several(runs)), encoding="utf-8")
     return path
 
 
@@ -41,7 +41,7 @@ def run_page(run: Run) -> str:
         "Bytes": _bytes(run),
         "Time": _time(run),
         "Events": _events(run),
-        "Configuration": page.preformatted((run.path / "config.toml").read_text()),
+        "Configuration": page.preformatted((run.path / "config.toml").read_text(encoding="utf-8")),
         "Environment": _environment(run),
     }
     title = (

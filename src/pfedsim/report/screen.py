@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from pfedsim import escape
 from pfedsim.report.document import BEST, SECOND, Table
 
 LONG_HEADING = 16  # characters
@@ -27,7 +28,7 @@ def terminal(table: Table, width: int) -> list[RichTable]:
             )
         for n, row in enumerate(table.rows):
             shown.add_row(
-                *(Text(row[k].text, style=styles[row[k].mark]) for k in [0, *columns]),
+                *(Text(escape.visible(row[k].text), style=styles[row[k].mark]) for k in [0, *columns]),
                 end_section=n + 1 in table.rules,
             )
         made.append(shown)

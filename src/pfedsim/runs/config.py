@@ -51,6 +51,7 @@ class Score(BaseModel):
     )
 
 
+TOO_MANY = 2**31
 TABLES: dict[str, type[BaseModel]] = {"score": Score, "dropouts": Dropouts}
 OF_FEDERATION = (
     *("data_dir", "size", "clients", "partition", "alpha", "classes_each", "shards_each", "clients_each"),
@@ -132,7 +133,7 @@ class Config(Training):
     backend: str = Field(
         "auto", description="auto, torch or native (compiled CPU kernels, for chains of common layers)"
     )
-    workers: int | None = Field(None, ge=1, description="worker processes", exclude=True)
+    workers: int | None = Field(None, ge=1, le=1024, description="worker processes", exclude=True)
     track: str | None = Field(
         None, description="tensorboard:DIR, mlflow:URI or wandb:PROJECT", exclude=True
     )
@@ -214,11 +215,15 @@ class Config(Training):
 def load(path: Path) -> dict[str, Any]:
     """The contents of a TOML file."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise Error(f"configuration {path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Error(f"configuration {path} is not TOML: {error}") from error
+    except RecursionError:
+        raise Error(
+            f"configuration {path} is not TOML that pfedsim reads: it is nested too deeply"
+        ) from None
 
 
 def check(values: Mapping[str, Any]) -> Config:
@@ -246,6 +251,7 @@ def check(values: Mapping[str, Any]) -> Config:
         config = Config(**content)
     except ValidationError as error:
         raise Error(_sentence(error)) from None
+    _check_sizes(config)
     if (
         config.partition is not None
         and config.partition not in partitions.KINDS
@@ -267,6 +273,15 @@ def check(values: Mapping[str, Any]) -> Config:
             parse(name, {name: options})
     config.method_made()
     return config
+
+
+def _check_sizes(config: Config) -> None:
+    """Refuse numbers that no counter of torch or NumPy could hold; the seeds have limits of their own."""
+    parts = {"": config, **{f"{name}.": getattr(config, name) for name in TABLES}}
+    for before, part in parts.items():
+        for name, value in part or ():
+            if isinstance(value, int) and value >= TOO_MANY and not name.endswith("seed"):
+                raise Error(f"{before}{name} = {value}: it should be less than {TOO_MANY:,}")
 
 
 def table_of(method: str) -> str:

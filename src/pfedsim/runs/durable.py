@@ -148,8 +148,14 @@ def locked(folder: Path) -> Iterator[None]:
     """Lock the folder for this process. The operating system releases the lock when the process ends."""
     try:
         descriptor = os.open(folder / "timings.jsonl", os.O_RDWR | os.O_CREAT, 0o666)
-    except PermissionError:  # a run in a read-only folder can still be examined
-        descriptor = os.open(folder / "timings.jsonl", os.O_RDONLY)
+    except OSError as error:  # a run in a read-only folder or file system can still be examined
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise Error(f"{folder} cannot be locked: {error.strerror}") from error
+        try:
+            descriptor = os.open(folder / "timings.jsonl", os.O_RDONLY)
+        except FileNotFoundError:  # nothing to lock, and nobody who could write
+            yield
+            return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

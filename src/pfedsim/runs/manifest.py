@@ -78,7 +78,7 @@ def stored(run: Path) -> dict[str, Any]:
 
 def _cpu() -> str:
     about = Path("/proc/cpuinfo")
-    lines = about.read_text().splitlines() if about.is_file() else []
+    lines = about.read_text(encoding="utf-8").splitlines() if about.is_file() else []
     return next(
         (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
         platform.processor(),

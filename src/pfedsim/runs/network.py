@@ -64,9 +64,9 @@ def initial_model(
 
 
 def _device(name: str) -> torch.device:
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    kind, _, number = name.partition(":")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
         raise Error(
             f"device {name!r}: torch finds {torch.cuda.device_count()} CUDA devices here; use the device cpu"
         )
-    return device
+    return torch.device(name)

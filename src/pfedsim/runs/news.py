@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,16 @@ from typing import Any
 from pfedsim.errors import Error
 from pfedsim.runs import config as configs
 from pfedsim.runs.reader import not_a_run
+
+METRICS = {  # the types of what metrics.jsonl holds
+    **dict.fromkeys(("round", "bytes_down", "bytes_up"), int),
+    **dict.fromkeys(("train_loss", "micro", "mean", "worst_tenth"), float),
+    "clients": list,
+    "model": str,
+}
+NO_KINDS: Mapping[str, type] = {}
+OF_ROUND = ("round", "clients", "bytes_down", "bytes_up")
+OF_SCORE = ("round", "model", "micro", "mean", "worst_tenth")
 
 
 @dataclass(frozen=True)
@@ -52,14 +62,16 @@ def news(folder: Path) -> News:
     written = [p for p in (folder / "config.toml", folder / "metrics.jsonl") if p.is_file()]
     silence = max(0.0, time.time() - max(p.stat().st_mtime for p in written))
     settings = configs.load(folder / "config.toml")
-    metrics = complete_records(folder / "metrics.jsonl")
+    if type(rounds := settings.get("rounds", 0)) is not int:
+        raise Error(f"{folder / 'config.toml'} is damaged: rounds = {rounds!r} is not a number")
+    metrics = complete_records(folder / "metrics.jsonl", METRICS)
     return News(
         title(settings),
-        int(settings.get("rounds", 0)),
-        [m for m in metrics if "train_loss" in m],
-        [m for m in metrics if m.get("split") == "test"],
-        complete_records(folder / "events.jsonl"),
-        sum(t.get("seconds", 0) for t in complete_records(folder / "timings.jsonl")),
+        rounds,
+        _with(folder, [m for m in metrics if "train_loss" in m], OF_ROUND),
+        _with(folder, [m for m in metrics if m.get("split") == "test"], OF_SCORE),
+        complete_records(folder / "events.jsonl", {"event": str}),
+        sum(t.get("seconds") or 0 for t in complete_records(folder / "timings.jsonl", {"seconds": float})),
         silence,
         finished,
         running,
@@ -88,8 +100,45 @@ def title(settings: Mapping[str, Any]) -> str:
     return f"{method} on {Path(str(data)).name}, {clients} clients, seed {seed}"
 
 
-def complete_records(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a .jsonl file to which another process may be writing."""
+def _with(folder: Path, records: list[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """The records, which must have these values."""
+    for record in records:
+        if absent := [name for name in names if name not in record]:
+            raise Error(
+                f"{folder / 'metrics.jsonl'} is damaged: a record has no {absent[0]!r} (pfedsim doctor {folder})"
+            )
+    return records
+
+
+def complete_records(path: Path, kinds: Mapping[str, type] = NO_KINDS) -> list[dict[str, Any]]:
+    """The complete lines of a .jsonl file to which another process may be writing. `kinds`: the types of some
+    values, where a record has them."""
     if not path.is_file():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    found = []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+        if line.endswith(b"\n"):
+            record = _record(line)
+            if record is None or not all(
+                _is(record[name], kinds[name]) for name in kinds.keys() & record.keys()
+            ):
+                raise Error(
+                    f"{path} is damaged: line {number} is not a record of a run (pfedsim doctor {path.parent})"
+                )
+            found.append(record)
+    return found
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _is(value: Any, kind: type) -> bool:
+    """Whether a value of a record has this type; null stands for a number that is not finite."""
+    if kind is float:
+        return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    return type(value) is kind

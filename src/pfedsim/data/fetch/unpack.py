@@ -9,11 +9,11 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from pfedsim import memory
 from pfedsim.data.readers import cifar10
 from pfedsim.data.readers import torch_file as torch_files
 from pfedsim.errors import Error
@@ -27,6 +27,7 @@ def archive(path: Path, folder: Path) -> None:
         if path.suffix == ".zip":
             with zipfile.ZipFile(path) as packed:
                 _inside(path, packed.namelist())
+                _room(path, folder, sum(member.file_size for member in packed.infolist()))
                 shutil.rmtree(aside, ignore_errors=True)
                 packed.extractall(aside)
         else:
@@ -37,11 +38,14 @@ def archive(path: Path, folder: Path) -> None:
                     raise Error(
                         f"{path} contains {strange!r}, which is neither a file nor a folder; nothing was unpacked"
                     )
+                _room(path, folder, sum(m.size for m in tar.getmembers()))
                 shutil.rmtree(aside, ignore_errors=True)
                 tar.extractall(aside, filter="data")
         _move(aside, folder)
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError) as error:
-        raise Error(f"{path} cannot be unpacked: {error}") from error
+    except Error:
+        raise
+    except Exception as error:  # with a damaged file, the libraries may raise anything
+        raise Error(f"{path} cannot be unpacked: {' '.join(str(error).split())}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -53,6 +57,15 @@ def _move(source: Path, target: Path) -> None:
             _move(entry, target / entry.name)
     else:
         source.replace(target)
+
+
+def _room(path: Path, folder: Path, size: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise Error(
+            f"{path} unpacks to {memory.shown(size)}, {memory.shown(free)} are free on the disk; nothing was unpacked"
+        )
 
 
 def _inside(path: Path, names: list[str]) -> None:

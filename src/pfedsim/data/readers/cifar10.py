@@ -41,12 +41,13 @@ def read(folder: Path) -> DataSet:
 
 def _records(path: Path) -> np.ndarray:
     try:
-        raw = np.fromfile(path, np.uint8)
+        size = path.stat().st_size
+        raw = np.fromfile(path, np.uint8, 10_000 * RECORD)
     except OSError as error:
         raise Error(f"{path} cannot be read: {error.strerror}") from error
-    if len(raw) != 10_000 * RECORD:
+    if size != 10_000 * RECORD or len(raw) != size:
         raise Error(
-            f"{path} has {len(raw):,} bytes instead of {10_000 * RECORD:,}: it is truncated, or not a CIFAR-10 file"
+            f"{path} has {size:,} bytes instead of {10_000 * RECORD:,}: it is truncated, or not a CIFAR-10 file"
         )
     records = raw.reshape(-1, RECORD)
     if records[:, 0].max() > 9:

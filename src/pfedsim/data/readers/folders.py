@@ -127,6 +127,8 @@ def subfolders(folder: Path, skip_broken: bool = False) -> list[str]:
     names = []
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.name.startswith("."):
+            if path.name.encode(errors="replace").decode() != path.name:
+                raise Error(f"the name of the folder {path} is not UTF-8; rename it")
             names.append(path.name)
         elif path.is_file() and not path.name.startswith(".") and not skip_broken:
             raise Error(

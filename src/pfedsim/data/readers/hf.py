@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pfedsim.data.dataset import DataSet, moments
+from pfedsim import memory
+from pfedsim.data.dataset import DataSet, deviation, moments
+from pfedsim.data.readers.pictures import pixels_of
 from pfedsim.data.task import suiting
 from pfedsim.errors import Error, nearest
 
@@ -57,9 +59,9 @@ def read(
         x = _numbers(dataset, taken, name)
         named = tuple(taken) if x.ndim == 2 and x.shape[1] == len(taken) else None
         others = (0, *range(2, x.ndim))
-        deviation = x.std(axis=others, dtype=np.float64)
-        mean = tuple(x.mean(axis=others, dtype=np.float64).tolist())
-        std = tuple(np.where(deviation > 0, deviation, 1.0).tolist())
+        centre = x.mean(axis=others, dtype=np.float64)
+        spread = deviation(x, centre)
+        mean, std = tuple(centre.tolist()), tuple(np.where(spread > 0, spread, 1.0).tolist())
     defaults = suiting(tuple(x.shape[1:]), len(y), owner)
     return DataSet(name, x, y.astype(np.int64), classes, mean, std, owner, defaults=defaults, columns=named)
 
@@ -104,16 +106,20 @@ def load(spec: str, size: int | None = None) -> DataSet:
 def _pixels(images: Any, size: int | None, name: str) -> np.ndarray:
     from PIL import Image
 
-    taken = []
+    found: np.ndarray | None = None
     for k, image in enumerate(images):
         image = image if image.mode in ("L", "RGB") else image.convert("RGB")
         if size is not None and image.size != (size, size):
             image = image.resize((size, size), Image.Resampling.BILINEAR)
-        pixels = np.asarray(image)
-        taken.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
-        if taken[-1].shape != taken[0].shape:
+        pixels = pixels_of(image)
+        if found is None:
+            memory.need(name, len(images) * pixels.nbytes)
+            found = np.empty((len(images), *pixels.shape), np.uint8)
+        if pixels.shape != found.shape[1:]:
             raise Error(
-                f"{name}: image {k} has shape {taken[-1].shape}, others {taken[0].shape}: rescale them with "
-                "size = N"
+                f"{name}: image {k} has shape {pixels.shape}, others {found.shape[1:]}: rescale them with size = N"
             )
-    return np.ascontiguousarray(np.stack(taken))
+        found[k] = pixels
+    if found is None:
+        raise Error(f"{name} has no samples")
+    return found

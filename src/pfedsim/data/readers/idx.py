@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pfedsim import memory
 from pfedsim.data.cache import Tell, cached, quiet
 from pfedsim.data.dataset import DataSet, moments
 from pfedsim.data.task import Defaults
@@ -81,27 +82,33 @@ def read(name: str, folder: Path, tell: Tell = quiet) -> DataSet:
 
 
 def values(path: Path, magic: int) -> np.ndarray:
-    """Read the array in an idx file of bytes; `magic`: IMAGES or LABELS."""
+    """Read the array in an idx file of bytes; `magic`: IMAGES or LABELS. No more is unpacked than the header
+    announces."""
+    dimensions = magic & 0xFF
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-            raw: bytes = file.read()
+            head = file.read(4 + 4 * dimensions)
+            found = int.from_bytes(head[:4], "big")
+            if len(head) < 4 + 4 * dimensions or found != magic:
+                what = "images" if magic == IMAGES else "labels"
+                raise Error(
+                    f"{path} begins with 0x{found:08x}; an idx file of {what} begins with 0x{magic:08x}"
+                )
+            shape = tuple(int.from_bytes(head[4 + 4 * k : 8 + 4 * k], "big") for k in range(dimensions))
+            size = math.prod(shape)
+            memory.need(path, size)
+            raw = file.read(size)
+            rest = bool(file.read(1))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise Error(f"{path} is truncated or not a gzip file: {error}") from error
     except OSError as error:
         raise Error(f"{path} cannot be read: {error.strerror}") from error
-    dimensions = magic & 0xFF
-    found = int.from_bytes(raw[:4], "big")
-    if len(raw) < 4 + 4 * dimensions or found != magic:
-        what = "images" if magic == IMAGES else "labels"
-        raise Error(f"{path} begins with 0x{found:08x}; an idx file of {what} begins with 0x{magic:08x}")
-    shape = tuple(int.from_bytes(raw[4 + 4 * k : 8 + 4 * k], "big") for k in range(dimensions))
-    start = 4 + 4 * dimensions
-    if len(raw) - start != math.prod(shape):
+    if len(raw) != size or rest:
         raise Error(
-            f"{path} should have {' x '.join(map(str, shape))} bytes but has {len(raw) - start:,}: it is "
-            "truncated or damaged"
+            f"{path} should have {' x '.join(map(str, shape))} bytes but has {'more' if rest else f'{len(raw):,}'}: "
+            "it is truncated or damaged"
         )
-    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
+    return np.frombuffer(raw, np.uint8).reshape(shape)
 
 
 def _file(folder: Path, name: str) -> Path:

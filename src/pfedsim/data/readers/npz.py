@@ -3,12 +3,14 @@ std."""
 
 from __future__ import annotations
 
-import zipfile
+import warnings
 from pathlib import Path
 
 import numpy as np
 
-from pfedsim.data.dataset import DataSet
+from pfedsim import memory
+from pfedsim.arrays import arrays_in
+from pfedsim.data.dataset import DataSet, deviation, parts
 from pfedsim.data.task import suiting
 from pfedsim.errors import Error
 
@@ -17,10 +19,7 @@ def read(path: Path, missing: str = "refuse", name: str | None = None) -> DataSe
     """Read the data set in this file. uint8 means pixels; other numbers become float32. Mean and std of each
     channel (or column of a table) are computed unless the file has them. `missing`: "refuse" NaN, or fill it
     with each client's "mean"."""
-    arrays = arrays_in(path)
-    absent = [array for array in ("x", "y") if array not in arrays]
-    if absent:
-        raise Error(f"{path} has no array {absent[0]!r}; it has {', '.join(sorted(arrays)) or 'none'}")
+    arrays = arrays_in(path, ("x", "y"), ("client", "domain", "classes", "mean", "std"))
     x = samples_of(path, arrays["x"], missing)
     y, classes = _labels(path, arrays["y"], arrays.get("classes"))
     if len(y) and y.min() == y.max() >= 0:
@@ -32,38 +31,29 @@ def read(path: Path, missing: str = "refuse", name: str | None = None) -> DataSe
     return DataSet(name or path.stem, x, y, classes, mean, std, client, domain, defaults)
 
 
-def arrays_in(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of a `.npz` file."""
-    if not path.is_file():
-        raise Error(f"there is no file {path}")
-    try:
-        with zipfile.ZipFile(path), np.load(path) as file:
-            return {name: file[name] for name in file.files}
-    except Exception as error:  # with a damaged file, zip, zlib, tokenize and numpy may raise anything
-        raise Error(f"{path} is not a valid .npz file: {' '.join(str(error).split())}") from error
-
-
 def samples_of(path: Path, x: np.ndarray, missing: str = "refuse") -> np.ndarray:
     """Samples as stored: bytes as images with channels first, other numbers as float32."""
     if x.ndim < 2 or x.dtype.kind not in "uifb":
         raise Error(f"{path}: x is {x.dtype} of shape {x.shape}; it must hold numbers, one sample per row")
-    if not len(x):
-        raise Error(f"{path} has no samples")
+    if not x.size:
+        raise Error(f"{path} has no samples" + (f": x has the shape {x.shape}" if len(x) else ""))
     if x.dtype == np.uint8:
         if x.ndim == 3:  # grey images without a channel
             x = x.reshape(len(x), 1, *x.shape[1:])
         elif x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3):  # channels last
+            memory.need(path, x.nbytes)
             x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
         return x
     if x.ndim == 4 and x.shape[-1] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
         raise Error(
             f"{path}: x has shape {x.shape}; channels come first for float images: x.transpose(0, 3, 1, 2)"
         )
-    x = x.astype(np.float32)
-    gone = np.isinf(x) if missing == "mean" else ~np.isfinite(x)
-    if gone.any():
+    with np.errstate(over="ignore"):
+        x = x.astype(np.float32, copy=False)
+    gone = sum(int((np.isinf(p) if missing == "mean" else ~np.isfinite(p)).sum()) for p in parts(x))
+    if gone:
         raise Error(
-            f"{path}: x has {int(gone.sum())} {'infinite' if missing == 'mean' else 'missing or infinite'} "
+            f"{path}: x has {gone} {'infinite' if missing == 'mean' else 'missing or infinite'} "
             "values; replace them first"
         )
     return x
@@ -111,15 +101,27 @@ def _normal(
                 "above 0"
             )
     else:
-        others = (0, *range(2, x.ndim))
-        scale = 255.0 if x.dtype == np.uint8 else 1.0
-        gaps = x.dtype != np.uint8 and np.isnan(x).any()
-        of_mean, of_std = (np.nanmean, np.nanstd) if gaps else (np.mean, np.std)
-        mean, std = (np.asarray(of(x, axis=others, dtype=np.float64)) / scale for of in (of_mean, of_std))
+        mean, std = _moments(path, x)
         if np.isnan(mean).any():
             raise Error(f"{path}: channel {int(np.isnan(mean).argmax())} of x has no values")
         std = np.where(std > 0, std, 1.0)  # a constant channel is not scaled
     return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def _moments(path: Path, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each channel, of the values that are there."""
+    others = (0, *range(2, x.ndim))
+    if x.dtype == np.uint8 or not any(np.isnan(part).any() for part in parts(x)):
+        mean = np.asarray(np.mean(x, axis=others, dtype=np.float64))
+        scale = 255.0 if x.dtype == np.uint8 else 1.0
+        return mean / scale, deviation(x, mean) / scale
+    memory.need(path, 3 * x.nbytes)
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", RuntimeWarning
+        )  # of a channel without values, which is an error below
+        found = (np.asarray(of(x, axis=others, dtype=np.float64)) for of in (np.nanmean, np.nanstd))
+        return next(found), next(found)
 
 
 def _column(path: Path, arrays: dict[str, np.ndarray], name: str, length: int) -> np.ndarray | None:

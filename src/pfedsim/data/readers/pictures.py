@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
+from pfedsim import memory
 from pfedsim.data.cache import Tell
 from pfedsim.errors import Error
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 SKIP = "`pfedsim data add --skip-broken`"
+PIXEL = 8  # bytes of a pixel while a picture is decoded: in its own mode, and as RGBA
 CLUTTER = {"Thumbs.db", "desktop.ini"}  # left by file managers, like hidden files
 
 
@@ -40,7 +44,8 @@ def image_in(file: Path | IO[bytes], grey: bool, way_out: str = "") -> Image.Ima
 
     name = str(file) if isinstance(file, Path) else "the image"
     try:
-        with Image.open(file) as opened:
+        with _any_size(), Image.open(file) as opened:
+            memory.need(name, PIXEL * opened.width * opened.height)
             opened.load()
             image = ImageOps.exif_transpose(opened)
             if image.mode == "F":
@@ -56,8 +61,24 @@ def image_in(file: Path | IO[bytes], grey: bool, way_out: str = "") -> Image.Ima
     except UnidentifiedImageError as error:
         raise Error(f"{name} is not an image that Pillow can read{way_out}") from error
     except Exception as error:  # with a damaged file, decoders may raise anything
-        why = " ".join(str(error).split()).replace(repr(name), "it").replace(name, "it")
+        why = (
+            " ".join(str(error).split() or [type(error).__name__])
+            .replace(repr(name), "it")
+            .replace(name, "it")
+        )
         raise Error(f"{name} is not a valid image ({why}){way_out}") from error
+
+
+@contextmanager
+def _any_size() -> Iterator[None]:
+    """Without Pillow's own limit of pixels, which cannot be raised from outside: ours is `memory.need`."""
+    from PIL import Image
+
+    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
 
 
 def rescaled(image: Image.Image, width: int, height: int) -> Image.Image:
@@ -76,8 +97,19 @@ def pixels_of(image: Image.Image) -> np.ndarray:
 
 def decoded(path: Path, size: int | None = None, grey: bool = False) -> np.ndarray:
     """Read one picture as bytes of shape (channels, height, width)."""
+    if size is not None:
+        memory.need(f"an image of {size} x {size} pixels", PIXEL * size * size)
     image = image_in(path, grey, f"; skip such files with {SKIP}")
     return pixels_of(image if size is None else rescaled(image, size, size))
+
+
+def mapped(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """A new array of bytes in a file. Its space on the disk is reserved: to write to a mapped file on a full disk
+    would kill the process."""
+    made: np.ndarray = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+    with open(path, "r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return made
 
 
 def is_readable(path: Path) -> bool:
@@ -112,9 +144,7 @@ def stacked(
                 raise
             continue
         if x is None:
-            x = np.lib.format.open_memmap(
-                into / "all.npy", mode="w+", dtype=np.uint8, shape=(len(files), *pixels.shape)
-            )
+            x = mapped(into / "all.npy", (len(files), *pixels.shape))
         if pixels.shape != x.shape[1:]:
             (h, w), (first_h, first_w) = pixels.shape[1:], x.shape[2:]
             raise Error(
@@ -126,9 +156,7 @@ def stacked(
     if x is None:
         raise Error(f"{what}: none of the {len(files)} images can be read")
     if len(intact) < len(files):
-        part = np.lib.format.open_memmap(
-            into / "x.npy", mode="w+", dtype=np.uint8, shape=(len(intact), *x.shape[1:])
-        )
+        part = mapped(into / "x.npy", (len(intact), *x.shape[1:]))
         part[:] = x[: len(intact)]
         (into / "all.npy").unlink()
         return part, np.array(intact)

@@ -13,7 +13,7 @@ from pfedsim.data.catalogue import DOMAINS
 from pfedsim.data.dataset import DataSet, moments
 from pfedsim.data.readers import npz
 from pfedsim.data.readers.folders import Listing, as_data, check_case, listing, subfolders
-from pfedsim.data.readers.pictures import listed
+from pfedsim.data.readers.pictures import listed, mapped
 from pfedsim.data.task import Defaults
 from pfedsim.errors import Error
 
@@ -133,9 +133,7 @@ def digit_domains(folder: Path, size: int | None = None, tell: Tell = quiet) -> 
             if not pixels or part.classes != tuple("0123456789")[: len(part.classes)]:
                 raise Error(f"{path} does not contain images of the ten digits")
             total += len(part.y)
-        x = np.lib.format.open_memmap(
-            into / "x.npy", mode="w+", dtype=np.uint8, shape=(total, 3, side, side)
-        )
+        x = mapped(into / "x.npy", (total, 3, side, side))
         done = 0
         for part in parts:
             for sample in part.x:
@@ -159,7 +157,7 @@ def digit_domains(folder: Path, size: int | None = None, tell: Tell = quiet) -> 
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text().splitlines()
+        return path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise Error(f"{path} cannot be read: {error}") from error
 

@@ -4,18 +4,24 @@ heart disease."""
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from pfedsim import memory
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.readers.folders import check_case
 from pfedsim.data.task import Defaults, suiting
 from pfedsim.errors import Error, nearest
 
+CELL = 40  # bytes of a number: while it is read, in the array, and in the mean and deviation
+PARQUET_ROWS = 10_000  # converted at a time
+TOO_LARGE = 2.0**128 - 2.0**103  # the first number that float32 rounds to infinity
 MISSING = {"", "?", "na", "n/a", "nan", "null", "none"}
-Columns = dict[str, list[str]]  # each cell as text
 
 
 def read(
@@ -29,30 +35,27 @@ def read(
     """Read the table in this file. `client`: the column that names each row's client (default: "client", if there
     is one). All other columns, except those in `drop`, must be numbers. `missing`: "refuse" missing cells, or
     fill them with each client's "mean"."""
-    columns = _csv(path) if path.suffix.lower() == ".csv" else _parquet(path)
-    whose = client or ("client" if "client" in columns else None)
+    heading, rows = _csv(path) if path.suffix.lower() == ".csv" else _parquet(path)
+    whose = client or ("client" if "client" in heading else None)
     for asked, option in ((label, "--label"), (whose, "--client"), *((d, "--drop") for d in drop)):
-        if asked is not None and asked not in columns:
+        if asked is not None and asked not in heading:
             raise Error(
-                f"{path} has no column {asked!r} ({option} of `pfedsim data add`); {nearest(asked, columns)}"
+                f"{path} has no column {asked!r} ({option} of `pfedsim data add`); {nearest(asked, heading)}"
             )
     left_out = {label, whose, *drop}
-    numbers = [c for c in columns if c not in left_out]
+    numbers = [c for c in heading if c not in left_out]
     if not numbers:
         raise Error(
             f"{path} has no columns to learn from besides {', '.join(sorted(str(c) for c in left_out if c))}"
         )
-    for column in (label, whose):
-        if column is not None and "" in columns[column]:
-            raise Error(f"{path}, row {columns[column].index('') + 1}: column {column!r} is empty")
-    x = np.stack([_numbers(path, column, columns[column]) for column in numbers], axis=1)
-    classes = sorted(set(columns[label]), key=_in_order)
+    words, x = _gathered(path, heading, rows, [c for c in (label, whose) if c is not None], numbers)
+    classes = sorted(set(words[label]), key=_in_order)
     if len(classes) == 1:
         raise Error(f"{path}: column {label!r} has only one class, {classes[0]!r}")
     check_case(classes, path)
     place = {word: k for k, word in enumerate(classes)}
-    y = np.array([place[word] for word in columns[label]], dtype=np.int64)
-    owner = None if whose is None else np.array(columns[whose])
+    y = np.array([place[word] for word in words[label]], dtype=np.int64)
+    owner = None if whose is None else np.array(words[whose])
     defaults = suiting((x.shape[1],), len(y), owner)
     return as_data(name or path.stem, path, x, y, tuple(classes), numbers, owner, missing, defaults)
 
@@ -64,6 +67,7 @@ def heart(folder: Path) -> DataSet:
     who: list[str] = []
     for hospital in ("cleveland", "hungarian", "switzerland", "va"):
         path = folder / f"processed.{hospital}.data"
+        need_for(path, 14)
         for number, row in enumerate(_rows(path), 1):
             if len(row) != 14:
                 raise Error(f"{path}, row {number} has {len(row)} columns; heart disease has 14")
@@ -73,8 +77,7 @@ def heart(folder: Path) -> DataSet:
         *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg"),
         *("thalach", "exang", "oldpeak", "slope", "ca", "thal", "num"),
     ]
-    columns = {name: [row[k].strip() for row in rows] for k, name in enumerate(names)}
-    x = np.stack([_numbers(folder, name, columns[name]) for name in names], axis=1)
+    _, x = _gathered(folder, names, rows, [], names)
     if np.isnan(x[:, 13]).any():
         raise Error(f"{folder}: a row has no diagnosis")
     y = (x[:, 13] > 0).astype(np.int64)
@@ -117,19 +120,30 @@ def as_data(
     return DataSet(name, x, y, classes, *constants, client, defaults=defaults, columns=tuple(columns))
 
 
-def _csv(path: Path) -> Columns:
+def need_for(path: Path, columns: int, each: int = CELL) -> None:
+    """Raise an error if a text file with so many columns does not fit in memory. Its lines are counted first."""
+    try:
+        with open(path, "rb") as file:
+            lines = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b"")) + 1
+            memory.need(path, max(file.tell(), lines * columns * each))
+    except OSError as error:
+        raise Error(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _csv(path: Path) -> tuple[list[str], Iterator[list[str]]]:
+    need_for(path, 1)
     rows = _rows(path)
-    if len(rows) < 2:
-        raise Error(f"{path} has no rows below its header")
-    check_commas(path, rows[0])
-    heading = [name.strip() for name in rows[0]]
-    twice = [name for name in heading if heading.count(name) > 1]
+    heading = [name.strip() for name in next(rows, [])]
+    check_commas(path, heading)
+    _check_twice(path, heading)
+    need_for(path, len(heading))
+    return heading, rows
+
+
+def _check_twice(path: Path, heading: Sequence[str]) -> None:
+    twice = [name for name, times in Counter(heading).items() if times > 1]
     if twice:
         raise Error(f"{path} has two columns named {twice[0]!r}")
-    for number, row in enumerate(rows[1:], 1):
-        if len(row) != len(heading):
-            raise Error(f"{path}, row {number} has {len(row)} columns, the header has {len(heading)}")
-    return {name: [row[k].strip() for row in rows[1:]] for k, name in enumerate(heading)}
 
 
 def check_commas(path: Path, heading: Sequence[str]) -> None:
@@ -139,10 +153,10 @@ def check_commas(path: Path, heading: Sequence[str]) -> None:
             raise Error(f"{path} is separated by {name}: save it with commas")
 
 
-def _rows(path: Path) -> list[list[str]]:
+def _rows(path: Path) -> Iterator[list[str]]:
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
-            return [row for row in csv.reader(file) if any(cell.strip() for cell in row)]
+            yield from (row for row in csv.reader(file) if any(cell.strip() for cell in row))
     except OSError as error:
         raise Error(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -151,7 +165,7 @@ def _rows(path: Path) -> list[list[str]]:
         raise Error(f"{path} is not a CSV file: {error}") from error
 
 
-def _parquet(path: Path) -> Columns:
+def _parquet(path: Path) -> tuple[list[str], Iterator[list[str]]]:
     try:
         from pyarrow import parquet
     except ImportError:
@@ -161,16 +175,23 @@ def _parquet(path: Path) -> Columns:
     if not path.is_file():
         raise Error(f"there is no file {path}")
     try:
-        table = parquet.read_table(path)
-        columns = {str(name): table.column(name).to_pylist() for name in table.column_names}
+        file = parquet.ParquetFile(path)
+        heading = [str(name) for name in file.schema_arrow.names]
+        rows, size = file.metadata.num_rows, file.metadata.num_columns
     except Exception as error:  # with a damaged file, the library may raise anything
         raise Error(f"{path} is not a valid Parquet file: {' '.join(str(error).split())}") from error
-    if not columns or not table.num_rows:
-        raise Error(f"{path} has no rows")
-    return {
-        name: ["" if cell is None or cell != cell else str(cell).strip() for cell in cells]
-        for name, cells in columns.items()
-    }
+    _check_twice(path, heading)
+    memory.need(path, rows * size * CELL)
+    return heading, _parquet_rows(path, file)
+
+
+def _parquet_rows(path: Path, file: Any) -> Iterator[list[str]]:
+    try:
+        for batch in file.iter_batches(PARQUET_ROWS):
+            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                yield ["" if cell is None or cell != cell else str(cell) for cell in row]
+    except Exception as error:  # with a damaged file, the library may raise anything
+        raise Error(f"{path} is not a valid Parquet file: {' '.join(str(error).split())}") from error
 
 
 def number(cell: str) -> float:
@@ -179,24 +200,45 @@ def number(cell: str) -> float:
     return float("nan" if cell.lower() in MISSING else {"True": "1", "False": "0"}.get(cell, cell))
 
 
-def _numbers(path: Path, column: str, cells: Sequence[str]) -> np.ndarray:
-    values = np.empty(len(cells))
-    for k, cell in enumerate(cells):
-        try:
-            values[k] = number(cell)
-        except ValueError:
-            way_out = "convert it to numbers, or leave it out with `pfedsim data add --drop`"
-            raise Error(
-                f"{path}, row {k + 1}: column {column!r} holds {cell!r}, not a number; {way_out}"
-            ) from None
-    with np.errstate(over="ignore"):
-        infinite = np.isinf(values.astype(np.float32))  # as it will be stored
-    if infinite.any():
+def _gathered(
+    path: Path,
+    heading: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    words: Sequence[str],
+    numbers: Sequence[str],
+) -> tuple[dict[str, list[str]], np.ndarray]:
+    """The columns of words, and those of numbers side by side. Rows are converted as they come, because cells of
+    text take many times the memory of numbers."""
+    places = {name: k for k, name in enumerate(heading)}
+    kept: dict[str, list[str]] = {name: [] for name in words}
+    found = {name: array("d") for name in numbers}
+    same: dict[str, str] = {}  # one object for each word
+    count = 0
+    for count, row in enumerate(rows, 1):
+        if len(row) != len(heading):
+            raise Error(f"{path}, row {count} has {len(row)} columns, the header has {len(heading)}")
+        for name, column in kept.items():
+            if not (cell := row[places[name]].strip()):
+                raise Error(f"{path}, row {count}: column {name!r} is empty")
+            column.append(same.setdefault(cell, cell))
+        for name, values in found.items():
+            values.append(_number(path, count, name, row[places[name]].strip()))
+    if not count:
+        raise Error(f"{path} has no rows below its header")
+    return kept, np.stack([np.frombuffer(values) for values in found.values()], axis=1)
+
+
+def _number(path: Path, row: int, column: str, cell: str) -> float:
+    try:
+        value = number(cell)
+    except ValueError:
+        way_out = "convert it to numbers, or leave it out with `pfedsim data add --drop`"
         raise Error(
-            f"{path}, row {int(infinite.argmax()) + 1}: column {column!r} is infinite, or too large for "
-            "float32"
-        )
-    return values
+            f"{path}, row {row}: column {column!r} holds {cell!r}, not a number; {way_out}"
+        ) from None
+    if abs(value) >= TOO_LARGE:
+        raise Error(f"{path}, row {row}: column {column!r} is infinite, or too large for float32")
+    return value
 
 
 def _in_order(word: str) -> tuple[bool, float, str]:

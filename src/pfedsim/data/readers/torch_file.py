@@ -4,15 +4,19 @@ ever imported or called."""
 from __future__ import annotations
 
 import io
+import math
+import os
 import pickletools
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from pfedsim import memory
 from pfedsim.errors import Error
 
 KINDS = {
@@ -54,9 +58,13 @@ def read(path: Path) -> dict[str, np.ndarray]:
             with zipfile.ZipFile(path) as packed:
                 (pickled,) = [name for name in packed.namelist() if name.endswith("/data.pkl")]
                 root = pickled.removesuffix("data.pkl")
+                memory.need(path, sum(member.file_size for member in packed.infolist()))
                 return _tensors(
-                    _walked(io.BytesIO(packed.read(pickled))), lambda key: packed.read(f"{root}data/{key}")
+                    path,
+                    _walked(io.BytesIO(packed.read(pickled))),
+                    lambda key: packed.read(f"{root}data/{key}"),
                 )
+        memory.need(path, path.stat().st_size)
         with open(path, "rb") as file:
             for _ in range(3):  # a magic number, the version, the sizes of C's types
                 _walked(file)
@@ -66,19 +74,33 @@ def read(path: Path) -> dict[str, np.ndarray]:
                 for t in described.values()
                 if isinstance(t, _Tensor)
             }
-            stored = {key: file.read(int.from_bytes(file.read(8), "little") * sizes[key]) for key in keys}
-            return _tensors(described, stored.__getitem__)
+            stored = {key: _read(file, int.from_bytes(file.read(8), "little") * sizes[key]) for key in keys}
+            return _tensors(path, described, stored.__getitem__)
+    except Error:
+        raise
     except Exception as error:  # a damaged file can fail anywhere
         raise Error(
             f"{path} is not a file of tensors: {' '.join(str(error).split())[:120] or type(error).__name__}"
         ) from error
 
 
-def _tensors(described: Any, stored: Callable[[str], bytes]) -> dict[str, np.ndarray]:
-    found = {}
+def _read(file: IO[bytes], size: int) -> bytes:
+    """The next bytes of the file, which must be there."""
+    if size > os.fstat(file.fileno()).st_size:
+        raise ValueError("it is truncated")
+    return file.read(size)
+
+
+def _tensors(path: Path, described: Any, stored: Callable[[str], bytes]) -> dict[str, np.ndarray]:
     for name, t in described.items():
         if not isinstance(name, str) or not isinstance(t, _Tensor):
             raise ValueError(f"{name!r} is not a tensor")
+    # a stride of 0 repeats one number: a tensor can be larger than the file
+    memory.need(
+        path, sum(math.prod(t.shape) * np.dtype(KINDS[t.kind]).itemsize for t in described.values())
+    )
+    stored, found = cache(stored), {}
+    for name, t in described.items():
         numbers = np.frombuffer(stored(t.storage), KINDS[t.kind])
         last = t.offset + sum((n - 1) * step for n, step in zip(t.shape, t.stride, strict=True))
         if min((0, t.offset, *t.shape, *t.stride)) < 0 or (0 not in t.shape and last >= len(numbers)):

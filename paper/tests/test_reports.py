@@ -165,7 +165,7 @@ def table() -> Table:
 
 def test_the_forms_of_a_table(tmp_path: Path) -> None:
     assert "| A_1 | **50.00 (1.00)** | 5% |" in markdown_table(table())
-    assert "| B/<i> | <u>40.00</u> | - |" in markdown_table(table())
+    assert r"| B\|&lt;i> | <u>40.00</u> | - |" in markdown_table(table())
     tex = latex_table(table())
     assert r"A\_1 & \textbf{50.00 (1.00)} & 5\% \\" in tex
     assert tex.count(r"\midrule") == 2

@@ -6,10 +6,16 @@ setup(
     ext_modules=[
         Extension(
             "pfedsim.backends._native",  # a plain C ABI, loaded by ctypes
-            sources=[f"src/pfedsim/backends/csrc/{name}.cpp" for name in ("abi", "kernels", "net")],
+            sources=[
+                f"src/pfedsim/backends/csrc/{name}.cpp"
+                for name in ("abi", "kernels", "net", "plan", "forward", "backward")
+            ],
             depends=[
                 f"src/pfedsim/backends/csrc/{name}"
-                for name in ("kernels.h", "net.h", "kernels.inc", "stages.inc", "tiles.inc")
+                for name in (
+                    *("kernels.h", "net.h", "kernels.inc", "tiles.inc", "conv.inc"),
+                    *("depthwise.inc", "stages.inc", "pools.inc"),
+                )
             ],
             # -ffp-contract=off: the same bits from every compiler's idea of what may be fused; never -ffast-math
             extra_compile_args=[

@@ -25,10 +25,11 @@ from typing import Any
 import torch
 
 import pfedsim
+from pfedsim import durable
 from pfedsim.backends import native
 from pfedsim.data.federation import Federation
 from pfedsim.methods import METHODS
-from pfedsim.runs import checkpoint
+from pfedsim.runs import checkpoint, names
 from pfedsim.runs.config import Config, check
 from pfedsim.runs.execute import execute
 
@@ -58,7 +59,7 @@ ENDING = {
     "half the models are written": ("replace", "/models/client", "after"),
     "the summary is not yet renamed": ("replace", "/summary.json", "before"),
     "the summary is renamed": ("replace", "/summary.json", "after"),
-    "the checkpoint is half removed": ("rmtree", "/checkpoint", "middle"),
+    "the checkpoint is half removed": ("remove", "/checkpoint", "middle"),
 }
 
 
@@ -103,14 +104,14 @@ def die_at(function: str, where: str, when: str, nth: int) -> Callable[[], None]
         time.sleep(60)
 
     def arm() -> None:
-        holder: Any = {"save": checkpoint.Saver, "rmtree": shutil}.get(function, os)
+        holder: Any = {"save": checkpoint.Saver, "remove": durable}.get(function, os)
         original, seen = getattr(holder, function), 0
 
         def watched(*arguments: Any, **options: Any) -> Any:
             nonlocal seen
             first = arguments[0]
             path = os.readlink(f"/proc/self/fd/{first}") if isinstance(first, int) else str(first)
-            hit = where in path and (function != "rmtree" or Path(path).is_dir())
+            hit = where in path
             seen += hit
             if hit and seen == nth:
                 if when == "middle" and function == "write":
@@ -129,7 +130,7 @@ def die_at(function: str, where: str, when: str, nth: int) -> Callable[[], None]
 
 
 def saved(folder: Path) -> bool:
-    return (folder / "summary.json").exists() or any((folder / checkpoint.FOLDER).glob("*.json"))
+    return (folder / "summary.json").exists() or any((folder / names.CHECKPOINT).glob("*.json"))
 
 
 class Trial:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,11 @@ from pfedsim.core.wire import Wire
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.federation import Federation
 from pfedsim.data.partition import Partition, Split
+from pfedsim.durable import digest_of
 from pfedsim.engines.serial import Serial
 from pfedsim.runs.config import check
+from pfedsim.runs.names import MAY_DIFFER, SUMS
+from pfedsim.runs.reader import sums_text
 from pfedsim.runs.setup import Session, prepare
 
 FEATURES, CLASSES = 6, 3
@@ -95,6 +99,14 @@ def session(method: Method | None = None, federation: Federation | None = None, 
     worker = replace(s.worker, method=method, wire=Wire(kept))
     side = replace(s.side, method=method, wire=worker.wire, engine=Serial(worker), declared=None)
     return replace(s, worker=worker, side=side)
+
+
+def listed(folder: Path) -> Path:
+    """The folder with a new list of its files, as if the run had written them so."""
+    names = [str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()]
+    sums = {name: digest_of(folder / name)[0] for name in names if name not in (SUMS, *MAY_DIFFER)}
+    (folder / SUMS).write_text(sums_text(sums))
+    return folder
 
 
 @dataclass(frozen=True, eq=False)

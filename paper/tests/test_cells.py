@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,11 @@ import pytest
 from pfedsim_paper import protocol
 from pfedsim_paper.protocol import Choice, cell, grid
 
+from pfedsim import seal
 from pfedsim.errors import Error
 from pfedsim.experiments import Cell, Record, Store, plan, read
+from pfedsim.experiments.cell import FORMAT
+from pfedsim.seal import sealed
 
 
 def record(of: Cell, micro: float = 0.5, seconds: float = 10.0, **found: Any) -> Record:
@@ -51,35 +53,72 @@ def test_a_finished_cell_is_found_again_by_what_was_asked(store: Store) -> None:
 def test_another_value_makes_it_another_run_and_a_new_setting_does_not(store: Store) -> None:
     one = cell("digits", "fedavg", 0.1, 42, {})
     path = store.put(record(one))
-    content = json.loads(path.read_text())
+    content = seal.load(path, "a cell")
     without = {**content, "settings": {k: v for k, v in content["settings"].items() if k != "lr_decay"}}
-    path.write_text(json.dumps(without))  # as if lr_decay had come to pfedsim since then
+    path.write_text(sealed(without))  # as if lr_decay had come to pfedsim since then
     assert store.find(one) is not None
     changed = {**content, "settings": {**content["settings"], "head": "fc"}}
-    path.write_text(json.dumps(changed))
+    path.write_text(sealed(changed))
     assert store.find(one) is None
     gone = {**content, "settings": {**content["settings"], "an_old_setting": 1}}
-    path.write_text(json.dumps(gone))
+    path.write_text(sealed(gone))
     assert store.find(one) is None
+    assert not store.damaged
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": "pfedsim cell 1", "kind": "run"}', "\x00"])
-def test_a_damaged_file_is_named(store: Store, text: str) -> None:
-    one = cell("digits", "fedavg", 0.1, 42, {})
+BROKEN = [
+    "",
+    "{}",
+    "[1]",
+    '{"format": "pfedsim cell 1", "kind": "run"}',
+    sealed({"format": FORMAT}),
+    "\x00",
+]
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_damaged_file_is_named_and_its_cell_counts_as_missing(store: Store, text: str) -> None:
+    one, other = (cell("digits", "fedavg", 0.1, seed, {}) for seed in (42, 43))
     path = store.put(record(one))
+    store.put(record(other))
     path.write_text(text)
-    with pytest.raises(Error, match=path.name):
-        store.find(one)
+    now = plan([one, other], store)
+    assert ([r.cell.digest for r in now.done], now.missing) == ([other.digest], [one])
+    assert [path.name in why for why in store.damaged.values()] == [True]
+    assert len(store.all()) == 1
+    store.put(record(one))
+    assert store.find(one) is not None
+    assert not store.damaged
+
+
+def test_one_changed_digit_is_noticed(store: Store) -> None:
+    """87.89 became 97.89 in a table, and nobody noticed."""
+    one = cell("digits", "fedavg", 0.1, 42, {})
+    path = store.put(record(one, 0.8789))
+    path.write_text(path.read_text().replace("0.8789", "0.9789"))
+    assert store.find(one) is None
+    assert "does not match its sha256" in store.damaged[path]
+
+
+def test_two_cells_that_change_places_are_noticed(store: Store) -> None:
+    one, other = (cell("digits", "fedavg", 0.1, seed, {}) for seed in (42, 43))
+    first, second = store.put(record(one, 0.5)), store.put(record(other, 0.6))
+    texts = first.read_text(), second.read_text()
+    second.write_text(texts[0])
+    first.write_text(texts[1])
+    assert store.all() == []
+    assert all("holds another cell than its name says" in why for why in store.damaged.values())
+    assert store.find(one) is store.find(other) is None
 
 
 def test_a_score_that_is_no_number_is_named(store: Store) -> None:
     one = cell("cifar10", "fedavg", 0.1, 42, {})
     path = store.put(record(one))
-    content = json.loads(path.read_text())
+    content = seal.load(path, "a cell")
     content["found"]["served"]["micro"] = "abc"
-    path.write_text(json.dumps(content))
-    with pytest.raises(Error, match="not a valid cell: a score is not a number; delete it"):
-        store.find(one)
+    path.write_text(sealed(content))
+    assert store.find(one) is None
+    assert store.damaged[path].endswith("is not a valid cell: a score is not a number")
 
 
 def test_a_cell_that_is_run_again_is_read_again(store: Store) -> None:

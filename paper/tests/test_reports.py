@@ -14,7 +14,9 @@ from pfedsim_paper.command import NAMES, reproduce
 from pfedsim_paper.protocol import Choice, cell
 from pfedsim_paper.studies import STUDIES
 from test_cells import record
+from typer.testing import CliRunner
 
+from pfedsim.cli.app import app
 from pfedsim.cli.options import numbers
 from pfedsim.errors import Error
 from pfedsim.experiments import Cell, Record, Store
@@ -443,13 +445,13 @@ def test_a_page_of_few_runs_can_be_made(tmp_path: Path) -> None:
 
     store = Store(tmp_path)
     store.put(record(cell("cifar10", "fedavg", 0.1, 42, {}), 0.3))
-    assert "best as served" not in page(tmp_path)
+    assert "best as served" not in page(store)
     store.put(record(cell("cifar10", "pfedsim", 0.1, 43, {}), 0.8))
-    assert "best as served" not in page(tmp_path)  # no seed in common
+    assert "best as served" not in page(store)  # no seed in common
     store.put(record(cell("cifar10", "pfedsim", 0.1, 42, {}), 0.8))
     assert (
         "the seeds that all methods have (42; the tables use every seed): best as served is pFedSim (80.00)"
-        in page(tmp_path)
+        in page(store)
     )
 
 
@@ -457,4 +459,19 @@ def test_the_results_page_is_what_the_finished_runs_give() -> None:
     from pfedsim_paper.results import page
 
     text = (ROOT / "docs" / "results.md").read_text()
-    assert text == page(ROOT / "paper" / "results"), "run: pfedsim reproduce --markdown > docs/results.md"
+    store = Store(ROOT / "paper" / "results")
+    assert text == page(store), "run: pfedsim reproduce --markdown > docs/results.md"
+    assert not store.damaged
+
+
+@pytest.mark.parametrize("how", [["accuracy", "--only-report"], ["--markdown"]])
+def test_a_damaged_cell_is_named_and_blocks_no_report(store: Store, tmp_path: Path, how: list[str]) -> None:
+    broken = store.path(cell("cifar10", "fedavg", 0.1, 42, {}))
+    broken.write_text("")
+    where = ["--results", str(store.folder)] + (["--out", str(tmp_path / "out")] if len(how) > 1 else [])
+    done = CliRunner().invoke(app, ["reproduce", *how, *where])
+    assert done.exit_code == 1
+    said = [line for line in done.output.splitlines() if broken.name in line]
+    assert len(said) == 1
+    assert said[0].endswith("its cell counts as missing")
+    assert "pFedSim" in done.output

@@ -47,11 +47,13 @@ def train(
     on_round: OnRound | None = None,
     watch: Watch | None = None,
     resume: bool = False,
+    allow_drift: bool = False,
     **settings: Any,
 ) -> Run:
     """Runs `method` on the federation; `settings` as on the command line: rounds, join, epochs, lr, seed,
     ..., and those with a dot as a dictionary: `**{"score.finetune": 0}`. Without `out` the run's folder
-    lives as long as the result; with `resume` a run that was stopped in `out` goes on.
+    lives as long as the result; with `resume` a run that was stopped in `out` goes on. `allow_drift`: even if code,
+    software or hardware differ from before, or on the nodes of a cluster from here.
 
     `on_round(round, scores, state)` is called after every round, the last one included, with the scores of all
     clients (None where the round was not scored: see `score.every`) and the server's state, to be read.
@@ -62,7 +64,8 @@ def train(
     config = _config(federation, {**given, **chosen})
     refuse_unused(given, config)
     place = None if out is None else Path(out)
-    return execute(config, place, federation, watch, on_round=on_round, resume=resume and out is not None)
+    how: dict[str, Any] = {"resume": resume and out is not None, "allow_drift": allow_drift}
+    return execute(config, place, federation, watch, on_round=on_round, **how)
 
 
 def compare(
@@ -72,11 +75,13 @@ def compare(
     out: str | Path | None = None,
     watch: Watch | None = None,
     rerun: Sequence[str] = (),
+    allow_drift: bool = False,
     **settings: Any,
 ) -> Comparison:
     """Runs every method with every seed on the federation; `settings` as for `train`. In `out` finished runs
     are reused, except those of the methods in `rerun`, and stopped ones continue; without it the folder lives
-    as long as the result."""
+    as long as the result. With `engine="ray"` whole runs go onto the cluster, one per core; `allow_drift`: also
+    onto nodes with other software or hardware."""
     from pfedsim.experiments.compare import compare as run_all
 
     if isinstance(methods, (str, Method)) or not methods:
@@ -90,7 +95,7 @@ def compare(
     config = _config(federation, given)
     refuse_unused(given, config, specs)
     place = None if out is None else Path(out)
-    return run_all(config, specs, list(seeds), place, watch, federation, rerun)
+    return run_all(config, specs, list(seeds), place, watch, federation, rerun, allow_drift)
 
 
 def check(method: str | Method) -> list[Result]:

@@ -62,6 +62,8 @@ def _bytes(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
     """The memory that an array takes: as stored, and as float32 if it is of another type of numbers."""
     with packed.open(member) as file:
         shape, dtype = _header(file)
+        if min(shape, default=0) < 0:
+            raise ValueError(f"{member.filename} has the shape {shape}")
         stored = math.prod(shape) * dtype.itemsize
         if not dtype.hasobject and stored != member.file_size - file.tell():
             raise ValueError(

@@ -5,7 +5,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["Error", "HookError", "Notice", "Unreadable", "must", "nearest"]
+__all__ = ["Error", "HookError", "Impure", "Notice", "Unreadable", "must", "nearest"]
 
 LONGEST = 60  # characters of a wrong value that a message shows
 LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}  # pydantic's words
@@ -18,6 +18,11 @@ class Error(Exception):
 class HookError(Error):
     """A method's hook failed; names the method, the hook, the client and the round. The cause is
     `__cause__`."""
+
+
+class Impure(Error):
+    """A hook changed what it was given. It stops the run, because the results would depend on the engine and on
+    where a run was resumed."""
 
 
 class Unreadable(Error):

@@ -492,13 +492,37 @@ def test_functional_forms_are_known() -> None:
     assert apart(net.logits(theta, x), module(x).detach().double()) < 1e-5
 
 
-class Residual(nn.Module):
+class Scaled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear, self.classifier = nn.Linear(4, 4), nn.Linear(4, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.classifier(x + self.linear(x))
+        return self.classifier(x * self.linear(x))
+
+
+class Idle(Scaled):
+    def forward(self, x: Tensor) -> Tensor:
+        self.linear(x)
+        return self.classifier(x)
+
+
+class Joined(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, z: Tensor, x: Tensor) -> Tensor:
+        return self.linear(z + x)
+
+
+class Bypass(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.classifier = nn.Linear(4, 4), Joined()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.linear(x), x)
 
 
 class Backwards(nn.Module):
@@ -511,8 +535,12 @@ class Backwards(nn.Module):
 
 
 REFUSED = [
-    (Net(nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), classifier=nn.Linear(18, 2)), (1, 8, 8), "stride"),
-    (Net(nn.Conv2d(2, 2, 3, groups=2), nn.Flatten(), classifier=nn.Linear(72, 2)), (2, 8, 8), "groups"),
+    (Net(nn.Conv2d(1, 2, 3, dilation=2), nn.Flatten(), classifier=nn.Linear(32, 2)), (1, 8, 8), "dilation"),
+    (
+        Net(nn.Conv2d(1, 2, 3, padding="same"), nn.Flatten(), classifier=nn.Linear(128, 2)),
+        (1, 8, 8),
+        "padding",
+    ),
     (
         Net(
             nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect"),
@@ -522,11 +550,16 @@ REFUSED = [
         (1, 8, 8),
         "padding",
     ),
-    (Net(nn.MaxPool2d(3, 2), nn.Flatten(), classifier=nn.Linear(9, 2)), (1, 8, 8), "max pool"),
     (Net(nn.MaxPool2d(3, ceil_mode=True), nn.Flatten(), classifier=nn.Linear(9, 2)), (1, 8, 8), "max pool"),
-    (Net(nn.Flatten(), nn.Dropout(0.5), classifier=nn.Linear(64, 2)), (1, 8, 8), "Dropout"),
-    (Net(nn.Flatten(), nn.GELU(), classifier=nn.Linear(64, 2)), (1, 8, 8), "GELU"),
-    (Net(nn.GroupNorm(1, 1), nn.Flatten(), classifier=nn.Linear(64, 2)), (1, 8, 8), "GroupNorm"),
+    (Net(nn.Flatten(), nn.Tanh(), classifier=nn.Linear(64, 2)), (1, 8, 8), "Tanh"),
+    (Net(nn.GELU("tanh"), nn.Flatten(), classifier=nn.Linear(64, 2)), (1, 8, 8), "approximates"),
+    (Net(nn.LayerNorm(8), nn.Flatten(), classifier=nn.Linear(64, 2)), (1, 8, 8), "a part of the sample"),
+    (Net(nn.AdaptiveAvgPool2d(3), nn.Flatten(), classifier=nn.Linear(9, 2)), (1, 8, 8), "divide"),
+    (
+        Net(nn.AvgPool2d(3, ceil_mode=True), nn.Flatten(), classifier=nn.Linear(9, 2)),
+        (1, 8, 8),
+        "rounds up",
+    ),
     (
         Net(nn.BatchNorm2d(1, affine=False), nn.Flatten(), classifier=nn.Linear(64, 2)),
         (1, 8, 8),
@@ -539,7 +572,9 @@ REFUSED = [
     ),
     (Net(nn.Flatten(), classifier=nn.Linear(63, 2)), (1, 8, 8), "63 features"),
     (Net(nn.ReLU(), classifier=nn.Linear(8, 2)), (1, 8, 8), "flatten first"),
-    (Residual(), (4,), "joins or splits"),
+    (Scaled(), (4,), "joins tensors"),
+    (Idle(), (4,), "does not depend on"),
+    (Bypass(), (4,), "more than the head's input"),
     (Backwards(), (4,), "tail"),
 ]
 

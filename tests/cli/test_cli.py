@@ -303,8 +303,58 @@ def test_a_failing_hook_is_named_with_its_client(tmp_path):
     done = pfedsim(
         "run", "--method", "mine.py:Mine", *QUICK, "--join", "1", "--out", "mine", cwd=tmp_path, check=False
     )
-    assert done.returncode == 2
+    assert done.returncode == 3  # finished, but marked
+    said = "Mine.finish failed for client 2 in round 1 (mine.py, line 9): ValueError: no such thing"
+    assert said in " ".join((done.stdout + done.stderr).split())
+    summary = json.loads((tmp_path / "mine" / "summary.json").read_text())
+    assert summary["incidents"] == {"absent": summary["rounds"]}
+    marked = f"had incidents that its settings do not ask for: {summary['rounds']} absent; see events.jsonl"
+    for command in (["run", "--method", "mine.py:Mine", *QUICK, "--join", "1", "--resume"], ["show"]):
+        again = pfedsim(
+            *command, *(["--out", "mine"] if len(command) > 1 else ["mine"]), cwd=tmp_path, check=False
+        )
+        assert marked in " ".join(again.stdout.split())
+        assert again.returncode == (0 if command == ["show"] else 3)
+    compared = pfedsim(
+        "compare",
+        "--methods",
+        "mine.py:Mine",
+        *QUICK,
+        "--join",
+        "1",
+        "--out",
+        "both",
+        cwd=tmp_path,
+        check=False,
+    )
+    assert compared.returncode == 3
     assert (
-        "Mine.finish failed for client 2 in round 1 (mine.py, line 9): ValueError: no such thing"
-        in done.stderr
+        f"Incidents, which events.jsonl names: Mine, seed 42 ({summary['rounds']} absent)."
+        in (tmp_path / "both" / "table.md").read_text()
+    )
+
+
+def test_a_hook_that_fails_for_every_client_stops_the_run(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\nfrom pfedsim import Method\n\n\n@dataclass(frozen=True)\n"
+        "class Mine(Method):\n    def finish(self, job, ends):\n        raise ValueError('no such thing')\n"
+    )
+    done = pfedsim("run", "--method", "mine.py:Mine", *QUICK, cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert "(mine.py, line 8): ValueError: no such thing" in done.stderr
+
+
+def test_attack_and_defence_are_settings(tmp_path):
+    words = ["--set", "attack.kind=sign-flip", "--set", "attack.share=0.2", "--set", "defence.rule=median"]
+    pfedsim("run", "--method", "fedavg", *QUICK, *words, "--out", "robust", cwd=tmp_path)
+    text = (tmp_path / "robust" / "config.toml").read_text()
+    assert '[attack]\nkind = "sign-flip"\nshare = 0.2' in text
+    assert '[defence]\nrule = "median"\nshare = 0.2' in text
+    refused = pfedsim(
+        "run", "--method", "local", *QUICK, "--set", "defence.rule=krum", cwd=tmp_path, check=False
+    )
+    assert refused.returncode == 2
+    assert (
+        "defence.rule = 'krum' has no effect on local: no mean of the clients' models is taken"
+        in refused.stderr
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,14 @@ def test_show_takes_the_folder_of_a_comparison(side: Path) -> None:
     page = Path("page/report.html").read_text()
     assert page.count("<picture>") == 2
     assert "served: all samples" in page
+
+
+def test_show_names_the_runs_that_it_leaves_out(side: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(side, tmp_path / "side"))
+    assert "left out" not in pfedsim_says("show", copy)
+    (copy / "fedavg-seed2" / "summary.json").unlink()
+    left_out = [line for line in pfedsim_says("show", copy).splitlines() if "left out" in line]
+    assert [Path(line.partition(" ")[0]).name for line in left_out] == ["fedavg-seed2", "local-only-seed2"]
 
 
 def test_show_takes_a_choice_of_columns(side: Path) -> None:

@@ -52,7 +52,8 @@ def test_own_photos_from_folder_to_run(photos: Path, tmp_path: Path) -> None:
     read = "pets: 20 images of 3 x 16 x 16 (channels x height x width), 2 classes, 2 clients"
     assert f"{read}; pfedsim run --data pets" in said
     assert "added: " in pfedsim("data", "list")
-    assert "already" in refused("data", "add", "pets", "photos", "--layout", "client/class", "--size", "16")
+    assert pfedsim("data", "add", "pets", "photos", "--layout", "client/class", "--size", "16") in said
+    assert "already" in refused("data", "add", "pets", "photos", "--layout", "client/class", "--size", "32")
     out = pfedsim("data", "show", "pets", "--out", "seen")
     assert "2 clients with 10.0 samples each (std 0.0, 10 to 10) and 2.00 classes" in out.replace("\n", " ")
     for name in ("labels", "samples"):
@@ -192,8 +193,20 @@ def test_model_tells_equal_blocks_once() -> None:
     assert (
         "Conv2D(in=3, out=32, kernel=3, stride=2, pad=1) + BN + ReLU6" in said
     )  # the paper's table prints stride 1
-    for name in ("mlp", "cnn1d"):
+    for name in ("mlp", "cnn1d", "resnet20"):
         assert "norm layers" in pfedsim("model", name)
+
+
+def test_model_prints_the_work_space_of_a_batch(tmp_path: Path) -> None:
+    said = pfedsim("model", "lenet5", "--batch", "32")
+    assert "of work space in training" in said or "was not built" in said
+    (tmp_path / "odd.py").write_text(
+        "from torch import nn\n\n\nclass Odd(nn.Sequential):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.tanh = nn.Tanh()\n        self.flat = nn.Flatten()\n"
+        "        self.classifier = nn.Linear(12, 2)\n"
+    )
+    said = pfedsim("model", f"{tmp_path}/odd.py:Odd", "--shape", "3,2,2", "--classes", "2", "--batch", "8")
+    assert "none of its own" in said
 
 
 def test_what_model_refuses() -> None:
@@ -270,3 +283,12 @@ def test_alpha_is_refused_if_the_data_name_their_clients() -> None:
 def test_usage_names_its_arguments() -> None:
     usage = pfedsim("data", "add", "--help").splitlines()[0]
     assert usage.translate(str.maketrans("", "", "{}")).endswith("data add [OPTIONS] NAME PATH")
+
+
+def test_a_name_is_not_given_to_other_samples() -> None:
+    table = Path("sites.csv")
+    table.write_text("a,label\n" + "".join(f"{k},{k % 2}\n" for k in range(30)))
+    said = pfedsim("data", "add", "sites", "sites.csv")
+    assert pfedsim("data", "add", "sites", "sites.csv") == said
+    table.write_text(table.read_text().replace("7,1", "8,1"))
+    assert "sites was already added with other samples" in refused("data", "add", "sites", "sites.csv")

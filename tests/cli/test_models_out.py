@@ -10,15 +10,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+import small
 from rich.console import Console
 from typer.testing import CliRunner
 
 import pfedsim as package
-from pfedsim import Error
+from pfedsim import Error, seal
 from pfedsim.cli.app import app
 from pfedsim.cli.watch import follow, view
 from pfedsim.data.federation import Federation
-from pfedsim.runs.durable import locked
+from pfedsim.durable import locked
 from pfedsim.runs.news import news
 from pfedsim.runs.reader import Run
 
@@ -90,7 +91,11 @@ def test_data_that_has_gone_is_said_where_real_samples_are_needed(run: Run, tmp_
     moved = Path(shutil.copytree(run.path, tmp_path / "moved"))
     text = (moved / "config.toml").read_text()
     (moved / "config.toml").write_text(text.replace('data = "digits"', 'data = "gone.npz"', 1))
-    (moved / "SHA256SUMS").unlink()  # or the changed configuration would be what is refused
+    shutil.rmtree(moved / "figures", ignore_errors=True)
+    small.listed(moved)  # or the changed configuration would be what is refused
+    manifest = seal.load(moved / "manifest.json", "a manifest")
+    manifest["files"]["config.toml"] = Run(moved).files["config.toml"]
+    (moved / "manifest.json").write_text(seal.sealed(manifest))
     with pytest.raises(Error, match=r"there is no file gone\.npz"):
         pfedsim("export", moved, tmp_path / "out", "--client", 1, "--samples")
     pfedsim("export", moved, tmp_path / "out", "--client", 1)
@@ -119,7 +124,8 @@ class Replay:
         self.pauses += 1
         self._write(self.pauses)
         if self.pauses == 3:
-            (self._folder / "summary.json").write_bytes((self._run.path / "summary.json").read_bytes())
+            for name in ("manifest.json", "SHA256SUMS", "summary.json"):
+                (self._folder / name).write_bytes((self._run.path / name).read_bytes())
 
 
 def test_watch_follows_a_run_until_it_ends(run: Run, tmp_path: Path) -> None:

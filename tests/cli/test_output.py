@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import pfedsim.runs.durable as durable
+from pfedsim import durable
 from pfedsim.cli.app import app
 from pfedsim.cli.watch import follow
 from pfedsim.errors import Error

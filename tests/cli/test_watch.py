@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+import small
 from rich.console import Console
 
 from pfedsim.cli.watch import follow
-from pfedsim.runs.durable import locked
+from pfedsim.durable import locked
 from pfedsim.runs.news import news
+from pfedsim.seal import sealed
 
 
 @pytest.fixture
@@ -59,6 +62,11 @@ def test_a_run_under_way_is_followed_until_it_lets_go(run: Path, terminal: bool)
 
 def test_a_finished_run_is_no_stopped_one(run: Path) -> None:
     (run / "summary.json").write_text("{}")
+    (run / "events.jsonl").write_text("")
+    made_of = {"config.toml": sha256((run / "config.toml").read_bytes()).hexdigest()}
+    manifest = {"files": made_of, "timings.jsonl": sha256(b"").hexdigest()}
+    (run / "manifest.json").write_text(sealed(manifest))
+    small.listed(run)
     said = watched(run)
     assert f"finished; pictures: pfedsim show {run}" in said
     assert "stopped" not in said

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pfedsim.core.engine import Absent, Done, HeldMemories, late
+from pfedsim.core.engine import Absent, Done, HeldMemories, timed_out
 from pfedsim.core.job import Job, ScoreRequest, Work
 from pfedsim.core.layout import Layout
 from pfedsim.core.method import Memory, Message, Method, Reply
@@ -124,7 +124,7 @@ class Hurried(Serial):
     ) -> Iterator[Done | Absent]:
         self.deadlines = [*getattr(self, "deadlines", []), deadline]
         for work in works:
-            yield from [late(work)] if work.client == 2 else super().run(task, [work])
+            yield from [timed_out(work, "too slow")] if work.client == 2 else super().run(task, [work])
 
 
 def test_a_round_ends_at_its_deadline_without_those_who_are_late() -> None:
@@ -133,7 +133,7 @@ def test_a_round_ends_at_its_deadline_without_those_who_are_late() -> None:
     (only,) = small.rounds(replace(s, side=replace(s.side, deadline=7.5)), engine=engine)
     assert engine.deadlines == [7.5]
     assert [r.client for r in only.replies] == [0, 1, 3]
-    assert [(e["event"], e["client"]) for e in only.events] == [("late", 2)]
+    assert [(e["event"], e["client"]) for e in only.events] == [("timed out", 2)]
     assert sorted(only.state.memories) == [0, 1, 3]
 
 

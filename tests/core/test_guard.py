@@ -8,9 +8,11 @@ import small
 import torch
 from torch import Tensor
 
-from pfedsim.core.guard import ABSURD, absurd, objection
-from pfedsim.core.job import Job
-from pfedsim.core.method import Fed, Memory, Message, Method, Reply
+from pfedsim.core.guard import FAR, far, flaw, lengths, longest, objection
+from pfedsim.core.job import Job, Work
+from pfedsim.core.method import Fed, Memory, Message, Method, Reply, ServerState
+from pfedsim.core.rows import Pairs, Rows
+from pfedsim.core.wire import Field, Wire, is_finite
 
 
 @dataclass(frozen=True)
@@ -22,12 +24,21 @@ class WithExtra(Method):
 S = small.session(WithExtra())
 SIZE = S.fed.layout.size
 GOOD = Reply(
-    1, 20.0, torch.zeros(SIZE).masked_fill(S.side.wire.kept, float("nan")), {"counts": torch.zeros(3)}
+    1,
+    20.0,
+    torch.zeros(SIZE).masked_fill(S.side.wire.kept, float("nan")),
+    {"counts": torch.zeros(3)},
+    round=4,
+    task="train",
 )
+WORK = Work(1, 4, Message("train", S.fed.initial), "train")
 
 
 def objected(reply: Reply, declared: float = 20.0) -> str | None:
-    return objection(S.method, S.fed, S.side.wire, 1, Message("train", S.fed.initial), reply, declared)
+    try:
+        return objection(S.method, S.fed, S.side.wire, WORK, S.side.wire.proper(reply), declared)
+    except TypeError as error:
+        return str(error)
 
 
 def _one(name: str, value: float) -> torch.Tensor:
@@ -69,12 +80,16 @@ def test_a_good_reply_passes_with_nothing_in_its_kept_entries() -> None:
             "it holds ['counts', 'model', 'more']",
         ),
         (replace(GOOD, extra={"counts": torch.zeros(3, 1)}), "counts has shape (3, 1), expected (3,)"),
+        (replace(GOOD, extra={"counts": torch.zeros(4)}), "counts has shape (4,), expected (3,)"),
         (replace(GOOD, extra={"counts": torch.tensor([0, 1, float("nan")])}), "counts is not finite"),
         (replace(GOOD, weight=0.0), "its weight is 0.0"),
         (replace(GOOD, weight=-1.0), "its weight is -1.0"),
         (replace(GOOD, weight=float("nan")), "its weight is nan"),
         (replace(GOOD, weight=21.0), "its weight is 21, but the client declared 20 samples"),
         (replace(GOOD, client=2), "it says that it comes from client 2"),
+        (replace(GOOD, round=3), "it answers 'train' of round 4"),
+        (replace(GOOD, task="ask"), "it answers 'ask' of round 5"),
+        (replace(GOOD, round=-1, task=""), "it does not say what it answers: make it with job.reply"),
         (replace(GOOD, info={"loss": float("nan")}), "its training loss is nan"),
         (replace(GOOD, info={"loss": float("inf")}), "its training loss is inf"),
     ],
@@ -91,14 +106,15 @@ def test_extra_models_are_judged_by_what_was_sent() -> None:
 
     s = small.session(Two())
     two = torch.zeros(2, s.fed.layout.size).masked_fill(s.side.wire.kept, float("nan"))
-    message = Message("train", s.fed.initial)
-    reply = Reply(0, 1.0, None, models={"two": two})
-    assert objection(s.method, s.fed, s.side.wire, 0, message, reply) is None
-    assert objection(s.method, s.fed, s.side.wire, 0, message, Reply(0, 1.0, None, {"two": two})) == (
+    work = Work(0, 0, Message("train", s.fed.initial), "train")
+    reply = Reply(0, 1.0, None, models={"two": two}, round=0, task="train")
+    assert objection(s.method, s.fed, s.side.wire, work, reply) is None
+    as_extra = replace(reply, models={}, extra={"two": two})
+    assert objection(s.method, s.fed, s.side.wire, work, as_extra) == (
         "two is not finite"  # what is no model is sent as it is, however wide
     )
     two[1, 0] = float("nan")
-    assert objection(s.method, s.fed, s.side.wire, 0, message, reply) == "two is not finite"
+    assert objection(s.method, s.fed, s.side.wire, work, reply) == "two is not finite"
 
 
 @dataclass(frozen=True)
@@ -110,7 +126,7 @@ class Remembers(Method):
     def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
         reply, memory = super().finish(job, ends)
         nan = torch.tensor([0.0, float("nan")])
-        return reply, Memory(nan) if self.kept else replace(memory, extra={"memory": nan})
+        return reply, Memory(memory.kept * nan[1]) if self.kept else replace(memory, extra={"memory": nan})
 
 
 @pytest.mark.parametrize(("kept", "what"), [(True, "its kept entries"), (False, "memory")])
@@ -131,17 +147,75 @@ def moved(client: int, distance: float) -> tuple[Message, Reply]:
     )
 
 
-@pytest.mark.parametrize(("distance", "times"), [(0.9, None), (1.2, "120"), (1e4, "1000000")])
-def test_a_step_is_absurd_by_the_median_of_the_others(distance: float, times: str | None) -> None:
-    wave = [moved(0, 0.01), moved(1, 0.01), moved(2, distance), moved(3, 0.005)]
-    found = absurd(wave, S.side.wire)
+def judged(
+    *wave: tuple[Message, Reply], before: dict[int, float] | None = None, model: float = 1.0
+) -> dict[int, tuple[float, str]]:
+    return far(lengths(wave, S.side.wire), before or {}, lambda: model)
+
+
+@pytest.mark.parametrize(("distance", "times"), [(0.9, None), (1.2, 120), (1e4, 1_000_000)])
+def test_a_step_is_far_by_the_median_of_the_others(distance: float, times: float | None) -> None:
+    found = judged(moved(0, 0.01), moved(1, 0.01), moved(2, distance), moved(3, 0.005))
     # float32 steps around 1000 are a 16384th: 0.01 is kept as 0.0098, so that the times differ by some
     # percent
     assert set(found) == ({2} if times else set())
     if times:
-        said = int(found[2].split(" is ")[1].split(" times")[0])
-        assert said == pytest.approx(int(times), rel=0.05)
-        assert said > ABSURD
-    assert absurd(wave[1:3], S.side.wire) == {}  # two have no median to speak of
-    # where most stand still nothing can be told
-    assert absurd([moved(0, 0), moved(1, 0), moved(2, distance)], S.side.wire) == {}
+        assert found[2][0] == pytest.approx(times, rel=0.05)
+        assert found[2][0] > FAR
+        assert "times the median of the clients'" in found[2][1]
+
+
+def test_few_replies_are_judged_by_the_past() -> None:
+    alone = moved(2, 4.0)
+    assert not judged(alone, model=1.0)  # nothing is known, and the model is not much shorter
+    assert judged(alone, model=0.01)[2][1].endswith("400 times the model that was sent")
+    assert judged(alone, before={2: 0.02})[2][1].endswith("200 times its longest before")
+    assert not judged(alone, before={2: 0.05})
+    assert not judged(alone, before={0: 0.0001, 2: 0.05})  # two clients have no median to speak of
+    # the others' past counts once there are three; one client's own long past does not excuse it
+    assert 2 in judged(alone, before={0: 0.02, 1: 0.02, 2: 4.0, 3: 0.03})
+    # a wave that hardly moves is no reason to reject one that moves as clients did before
+    still = [moved(0, 0.001), moved(1, 0.001), alone]
+    assert 2 in judged(*still)
+    assert not judged(*still, before={0: 1.0, 1: 2.0, 2: 1.5})
+
+
+def test_the_past_is_each_clients_longest_accepted_step() -> None:
+    before = {0: 1.0, 1: 2.0}
+    steps = {"model": {0: 3.0, 1: 1.0, 2: 9.0}}
+    assert longest(before, steps, [0, 1]) == {0: 3.0, 1: 2.0}
+    assert longest(before, steps, [1]) is before  # a delta checkpoint then leaves it out
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        (ServerState(1, _one("classifier.bias", float("inf"))), "its model is not finite (first in classifier.bias)"),
+        (ServerState(1, GOOD.model, Rows(GOOD.model, {3: _one("bn.weight", float("nan"))})), "personal[3] is not"),
+        (ServerState(1, GOOD.model, extra={"h": torch.tensor(float("inf"))}), "extra['h'] is not finite"),
+        (ServerState(1, GOOD.model, extra={"phi": Pairs({1: {2: float("nan")}})}), "extra['phi']'s row 1 is not"),
+        (ServerState(1, GOOD.model, extra={"n": torch.tensor([1, 2])}), None),
+    ],
+)  # fmt: skip
+def test_a_servers_state_must_be_finite(state: ServerState, says: str | None) -> None:
+    found = flaw(S.fed, S.side.wire, None, state)
+    assert found is None if says is None else says in (found or "")
+    assert flaw(S.fed, S.side.wire, state, state) is None  # only what is new is looked at
+
+
+@pytest.mark.parametrize(
+    ("entries", "finite"),
+    [
+        ([1.0, -2.0, 0.0], True),
+        ([3e38, 3e38, 3e38], True),  # their sum is not
+        ([1.0, float("inf"), -1.0], False),
+        ([float("inf"), float("-inf"), 0.0], False),
+        ([1.0, float("nan"), 2.0], False),
+    ],
+)
+def test_a_vector_is_finite_when_each_of_its_entries_is(entries: list[float], finite: bool) -> None:
+    vector = torch.tensor(entries)
+    assert is_finite(vector) is finite
+    kept = torch.tensor([False, True, False])
+    others = Field("model", vector, True)
+    assert Wire(kept).is_finite(others) is bool(vector[~kept].isfinite().all())

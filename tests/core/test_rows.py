@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pfedsim.core.rows import Pairs, Rows, weighted_mean
@@ -87,6 +87,7 @@ pairs = st.dictionaries(st.tuples(st.integers(0, 10**5), st.integers(0, 10**5)),
 
 
 @given(pairs, pairs)
+@example({(1, 2): 0.5}, {(1, 3): 0.7})
 def test_pairs_come_back_from_their_tensors_and_putting_leaves_the_old(
     first: dict[tuple[int, int], float], more: dict[tuple[int, int], float]
 ) -> None:

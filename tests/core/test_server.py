@@ -159,10 +159,8 @@ def test_a_bad_reply_is_left_out_named_and_its_client_does_not_advance(how: str,
     s = small.session(Spoiled(how, since=1))
     first, second = rounds(s)
     assert first.events == ()
-    assert [(e["event"], e["round"], e["client"]) for e in second.events] == [
-        ("rejected", 2, 0),
-        ("rejected", 2, 1),
-    ]
+    event = "absent" if how == "shape" else "rejected"  # its own hook gave what cannot be a reply
+    assert [(e["event"], e["round"], e["client"]) for e in second.events] == [(event, 2, 0), (event, 2, 1)]
     assert all(says in e["why"] for e in second.events)
     assert [r.client for r in second.replies] == [2, 3]
     for client, last in enumerate((0, 0, 1, 1)):
@@ -270,17 +268,170 @@ class Strays(Method):
 
 def test_an_absurd_step_is_named_or_left_out_as_was_asked() -> None:
     off, warned, rejected = (
-        rounds(small.session(Strays(), guard=guard))[-1] for guard in ("off", "warn", "reject")
+        rounds(small.session(Strays(far=300), guard=guard))[-1] for guard in ("off", "warn", "reject")
     )
     kept = small.session(Strays()).side.wire.kept
     assert off.events == ()
     assert [(e["event"], e["client"]) for e in warned.events] == [("absurd", 1)]
-    assert "times the median of the round" in warned.events[0]["why"]
+    assert "times the median of the clients'" in warned.events[0]["why"]
     assert off.state.server.model[~kept].equal(warned.state.server.model[~kept])
     assert [(e["event"], e["client"]) for e in rejected.events] == [("rejected", 1)]
     assert [r.client for r in rejected.replies] == [0, 2, 3]
     without = replace(small.session(Strays()), schedule=[[0, 1, 2, 3], [0, 2, 3]])
     assert rejected.state.server.model[~kept].equal(rounds(without)[-1].state.server.model[~kept])
+
+
+@pytest.mark.parametrize("schedule", [[[0, 1, 2, 3]] * 2, [[0, 1]] * 2, [[1]] * 2])
+def test_what_is_absurd_is_rejected_by_default_also_where_few_reply(schedule: list[list[int]]) -> None:
+    s = replace(small.session(Strays(far=1e30)), schedule=schedule)
+    first, second = rounds(s)
+    assert not first.events
+    assert [(e["event"], e["client"]) for e in second.events] == [("rejected", 1)]
+    assert second.server.model[~s.side.wire.kept].isfinite().all()
+    assert second.server.steps.keys() == first.server.steps.keys()
+    assert second.server.steps[1] == first.server.steps[1]
+
+
+def test_the_first_reply_of_all_is_held_to_the_model_that_was_sent() -> None:
+    @dataclass(frozen=True)
+    class Explodes(Method):
+        def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
+            return job.reply(ends[-1] * 1e30), job.remember(ends[-1])
+
+    s = replace(small.session(Explodes()), schedule=[[0, 1]])
+    (only,) = rounds(s)
+    assert [(e["event"], e["client"]) for e in only.events] == [("rejected", 0), ("rejected", 1)]
+
+
+# failures of one client, and of all
+
+
+@dataclass(frozen=True)
+class FailsFor(Method):
+    """Some clients' hook raises, from round `since` on."""
+
+    ill: tuple[int, ...] = ()
+    since: int = 0
+
+    def begin(self, job: Job) -> Any:
+        if job.client in self.ill and job.round >= self.since:
+            raise ValueError("ill")
+        return super().begin(job)
+
+
+def test_the_run_goes_on_without_the_clients_whose_hooks_fail() -> None:
+    s = small.session(FailsFor((1, 2)))
+    found = rounds(s)
+    for round in found:
+        assert [(e["event"], e["client"]) for e in round.events] == [("absent", 1), ("absent", 2)]
+        assert "FailsFor.begin failed for client 1 in round" in round.events[0]["why"]
+    scores = small.score(s, found[-1].state)
+    assert [bool(one.absent) for one in scores.clients] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("since", [0, 1])
+def test_a_hook_that_fails_for_all_clients_stops_the_run(since: int) -> None:
+    s = small.session(FailsFor((0, 1, 2, 3), since))
+    with pytest.raises(HookError, match=rf"FailsFor.begin failed for client 0 in round {since + 1} "):
+        rounds(s)
+    with pytest.raises(HookError, match=r"FailsFor.begin failed for client 0"):
+        small.score(s, replace(s.begin(), round=since))
+
+
+def test_one_client_a_round_that_fails_stops_nothing() -> None:
+    s = replace(small.session(FailsFor((1,))), schedule=[[1], [0], [1]])
+    assert [[r.client for r in round.replies] for round in rounds(s)] == [[], [0], []]
+    s = replace(small.session(FailsFor((1, 2))), schedule=[[1], [2]])
+    with pytest.raises(HookError, match="client 2 in round 2"):  # two failed and nobody ever replied
+        rounds(s)
+
+
+def test_a_hook_that_wants_to_exit_costs_one_client() -> None:
+    @dataclass(frozen=True)
+    class Exits(Method):
+        def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
+            if job.client == 1:
+                raise SystemExit(0)
+            return super().finish(job, ends)
+
+    assert [(e["event"], e["client"]) for e in rounds(small.session(Exits()))[0].events] == [("absent", 1)]
+
+
+def test_a_server_state_that_is_not_finite_stops_the_run_and_names_the_hook() -> None:
+    @dataclass(frozen=True)
+    class Overflows(Method):
+        def aggregate(
+            self, fed: Fed, server: ServerState, task: str, replies: Sequence[Reply], rng: torch.Generator
+        ) -> ServerState:
+            return replace(server, model=server.model * float("inf"))
+
+    with pytest.raises(
+        HookError, match=r"Overflows.aggregate failed in round 1: ValueError: its model is not"
+    ):
+        rounds(small.session(Overflows()))
+
+
+@dataclass(frozen=True)
+class Stumbles(Method):
+    """`aggregate` cannot take what client 1 sends in round 1."""
+
+    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
+        number = torch.full((1,), float(job.client == 1 and job.round == 1))
+        return job.reply(ends[-1], n=number), job.remember(ends[-1], round=torch.tensor(job.round))
+
+    def replies(self, fed: Fed, message: Message) -> dict[str, tuple[int, ...]]:
+        return {"model": (fed.layout.size,), "n": (1,)}
+
+    def aggregate(
+        self, fed: Fed, server: ServerState, task: str, replies: Sequence[Reply], rng: torch.Generator
+    ) -> ServerState:
+        if any(reply.extra["n"] for reply in replies):
+            raise ZeroDivisionError("n")
+        return super().aggregate(fed, server, task, replies, rng)
+
+
+def test_a_reply_with_which_nothing_can_be_aggregated_is_rejected() -> None:
+    s = small.session(Stumbles())
+    _, second = rounds(s)
+    (event,) = second.events
+    assert (event["event"], event["client"]) == ("rejected", 1)
+    assert (
+        "without it the wave can be aggregated, with it Stumbles.aggregate failed in round 2"
+        in event["why"]
+    )
+    assert [r.client for r in second.replies] == [0, 2, 3]
+    assert int(second.state.memories[1].extra["round"]) == 0
+    alone = replace(s, schedule=[[1], [1]])
+    with pytest.raises(HookError, match="ZeroDivisionError"):  # nobody to compare it with
+        rounds(alone)
+
+
+class Confused:
+    """An engine that answers twice for one client, never for another, and for one that nobody asked."""
+
+    def __init__(self, engine: Any):
+        self.engine, self.memories, self.events = engine, engine.memories, engine.events
+
+    def run(self, task: str, works: Sequence[Work], deadline: float | None = None) -> Any:
+        for done in self.engine.run(task, works, deadline):
+            if done.client == 0:
+                yield done
+                yield done
+            elif done.client == 2:
+                yield replace(done, client=77)
+            else:
+                yield done
+
+
+def test_an_engine_that_is_confused_costs_only_the_clients_concerned() -> None:
+    s = small.session(rounds=1)
+    (only,) = rounds(s, Confused(s.engine))  # type: ignore[arg-type]
+    assert {(e["event"], e["client"], e["why"]) for e in only.events} == {
+        ("rejected", 0, "this result came twice"),
+        ("rejected", 77, "nobody asked for this result"),
+        ("absent", 2, "no result came"),
+    }
+    assert [r.client for r in only.replies] == [0, 1, 3]
 
 
 def test_nobody_counts_for_more_samples_than_it_declared() -> None:

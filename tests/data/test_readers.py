@@ -84,6 +84,7 @@ def cifar(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("made_up")
 def test_cifar10_is_pooled_in_the_publishers_order(cifar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFEDSIM_DATA", str(cifar))
     pooled = data.read("cifar10")

@@ -197,6 +197,7 @@ def heart(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("made_up")
 def test_the_four_hospitals_are_the_clients(heart: Path) -> None:
     found = data.read("heart", heart)
     assert (found.shape, found.classes) == ((13,), ("absent", "present"))
@@ -209,6 +210,7 @@ def test_the_four_hospitals_are_the_clients(heart: Path) -> None:
         data.read("heart", heart)
 
 
+@pytest.mark.usefixtures("made_up")
 def test_a_run_on_hospitals_and_its_models_take_samples_with_gaps(heart: Path, tmp_path: Path) -> None:
     import torch
 

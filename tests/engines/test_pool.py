@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ import small
 import pfedsim
 from pfedsim.core.engine import Absent, Done
 from pfedsim.core.job import Work
-from pfedsim.core.method import Message, Method
+from pfedsim.core.method import Message, Method, Reply
 from pfedsim.data.federation import Federation
 from pfedsim.engines.pool import Pool
 from pfedsim.engines.serial import Serial
@@ -120,7 +121,7 @@ def test_a_hook_that_fails_in_a_worker_is_named() -> None:
             match=r"Broken.begin failed for client \d in round 1 \(test_pool.py, line \d+\): ValueError: no start",
         ),
     ):
-        list(pool.run("train", _works(s)))
+        list(small.rounds(s, engine=pool))
 
 
 @dataclass(frozen=True)
@@ -161,14 +162,14 @@ def test_after_the_deadline_who_is_missing_is_absent_and_the_pool_goes_on() -> N
         assert all(isinstance(done, Done) for done in found.values())
         (missing,) = pool.run("train", _works(s, clients=(2,)), deadline=0.01)
         assert isinstance(missing, Absent)
-        assert (missing.client, missing.event) == (2, "late")
+        assert (missing.client, missing.event) == (2, "timed out")
         assert [done.client for done in pool.run("train", _works(s, clients=(3,)))] == [3]
 
 
 def test_after_the_deadline_a_serial_engine_asks_nobody() -> None:
     s = small.session()
     found = list(Serial(s.worker).run("train", _works(s), deadline=-1.0))
-    assert [(done.client, done.event) for done in found] == [(i, "late") for i in range(4)]
+    assert [(done.client, done.event) for done in found] == [(i, "timed out") for i in range(4)]
 
 
 def test_a_serial_reply_after_the_deadline_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,4 +183,60 @@ def test_a_serial_reply_after_the_deadline_is_late(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("pfedsim.engines.serial.time", Clock)
     found = list(Serial(s.worker).run("train", _works(s), deadline=5.0))
-    assert [(done.client, done.event) for done in found] == [(i, "late") for i in range(4)]
+    assert [(done.client, done.event) for done in found] == [(i, "timed out") for i in range(4)]
+
+
+@dataclass(frozen=True)
+class Stops(Method):
+    """Client 2 stops its worker, as SIGSTOP from outside would."""
+
+    def begin(self, job):
+        if job.client == 2:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return super().begin(job)
+
+
+def test_a_stopped_worker_is_killed_and_replaced_and_its_client_absent() -> None:
+    s = small.session(Stops())
+    with Pool(s.worker, 1, limit=0.2) as pool:
+        (missing,) = pool.run("train", _works(s, clients=(2,)))
+        assert isinstance(missing, Absent)
+        assert (missing.client, missing.event) == (2, "timed out")
+        assert missing.why == "its work took more than 0.2 seconds; its worker was killed and replaced"
+        pool.limit = 3600.0
+        assert [done.client for done in pool.run("train", _works(s, clients=(3,)))] == [3]
+
+
+def test_a_worker_that_was_stopped_between_two_jobs_does_not_stall_the_run() -> None:
+    s = small.session()
+    with Pool(s.worker, 1, limit=3600.0) as pool:
+        list(pool.run("train", _works(s, clients=(0,))))
+        pool.limit = 0.2
+        os.kill(pool._workers[0].process.pid, signal.SIGSTOP)
+        (missing,) = pool.run("train", _works(s, clients=(1,)))
+        assert (missing.client, missing.event) == (1, "timed out")
+        pool.limit = 3600.0
+        assert [done.client for done in pool.run("train", _works(s, clients=(1,)))] == [1]
+
+
+@dataclass(frozen=True)
+class Unpicklable(Method):
+    """Client 1's result cannot go through a pipe."""
+
+    def finish(self, job, ends):
+        reply, memory = super().finish(job, ends)
+        return (Odd(**vars(reply)) if job.client == 1 else reply), memory
+
+
+class Odd(Reply):
+    def __reduce__(self):
+        raise TypeError("this reply stays here")
+
+
+def test_a_result_that_cannot_be_sent_costs_one_client() -> None:
+    s = small.session(Unpicklable())
+    with Pool(s.worker, 2) as pool:
+        found = {done.client: done for done in pool.run("train", _works(s))}
+    assert isinstance(found.pop(1), Absent)
+    assert all(isinstance(done, Done) for done in found.values())
+    assert not pool.events

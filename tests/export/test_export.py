@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import pfedsim
-from pfedsim import Error
+from pfedsim import Error, seal
 from pfedsim.cli.app import app
 from pfedsim.data.federation import Federation
 from pfedsim.export.write import export, load_federation
@@ -159,8 +159,8 @@ def copy(exported: Path, tmp_path: Path) -> Path:
 
 
 def edit(folder: Path, **changes: object) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    config = seal.load(folder / "config.json", "an export")
+    (folder / "config.json").write_text(seal.sealed({**config, **changes}))
 
 
 def test_a_truncated_file_is_refused_by_name(exported: Path, tmp_path: Path) -> None:
@@ -186,9 +186,10 @@ def test_another_clients_tensors_are_refused_by_name(exported: Path, done: Run, 
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ('{"model_type": "bert", "hidden_size": 768}', "does not describe a model exported by pfedsim"),
-        ("[1, 2", "does not describe a model exported by pfedsim"),
-        ("", "does not describe a model exported by pfedsim"),
+        ('{"model_type": "bert", "hidden_size": 768}', "is not an export's description"),
+        (seal.sealed({"model_type": "bert"}), "does not describe a model exported by pfedsim"),
+        ("[1, 2", "is not an export's description"),
+        ("", "is not an export's description"),
     ],
 )
 def test_a_foreign_folder_is_refused_by_name(tmp_path: Path, config: str, says: str) -> None:
@@ -199,6 +200,16 @@ def test_a_foreign_folder_is_refused_by_name(tmp_path: Path, config: str, says: 
         pfedsim.load(tmp_path)
     assert str(tmp_path / "config.json") in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_one_changed_constant_is_refused(exported: Path, tmp_path: Path) -> None:
+    """One digit of mean or std costs points of accuracy, which nobody would notice."""
+    folder = copy(exported, tmp_path)
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(text.replace("0.3053", "0.3953"))
+    assert (folder / "config.json").read_text() != text
+    with pytest.raises(Error, match=r"config\.json is damaged: its content does not match its sha256"):
+        pfedsim.load(folder)
 
 
 def test_a_config_that_does_not_fit_its_tensors_is_refused_by_name(exported: Path, tmp_path: Path) -> None:
@@ -283,7 +294,7 @@ def test_a_client_is_named_by_its_number_or_name(wards: Run, tmp_path: Path) -> 
     x = np.ones((2, 6))
     assert wards.client("b").probabilities(x).equal(wards.client(1).probabilities(x))
     assert (wards.number_of("2"), wards.number_of("c")) == (2, 2)
-    words = ["export", str(wards.path), str(tmp_path / "out"), "--client", "b"]
+    words = ["export", str(wards.path), str(tmp_path / "out"), "--client", "b", "--trust"]
     assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
     assert json.loads((tmp_path / "out" / "config.json").read_text())["run"]["client"] == 1
     with pytest.raises(Error, match=r"there is no client 'bb'; did you mean 'b'\?"):

@@ -1,7 +1,7 @@
 import torch
 from torch.nn import functional as F
 
-from pfedsim.core.method import Reply
+from pfedsim.core.method import Reply, ServerState
 from pfedsim.methods.fedprox import FedProx
 
 
@@ -27,7 +27,8 @@ def test_clients_count_alike_but_statistics_that_travel_count_by_samples(small_f
     replies = [
         Reply(i, weight, model) for i, (weight, model) in enumerate(zip((30.0, 10.0), models, strict=True))
     ]
-    mean = FedProx().mean(small_fed, replies)
+    server = ServerState(0, small_fed.initial)
+    mean = FedProx().mean(small_fed, server, replies)
     assert (mean[small_fed.layout.trainable] == 2.5).all()
     assert (mean[small_fed.layout.buffers] == 1.75).all()
-    assert (FedProx(weights="samples").mean(small_fed, replies) == 1.75).all()
+    assert (FedProx(weights="samples").mean(small_fed, server, replies) == 1.75).all()

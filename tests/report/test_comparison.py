@@ -7,6 +7,7 @@ import statistics
 
 import numpy as np
 import pytest
+import small
 from rich.console import Console
 from safetensors.numpy import save_file
 
@@ -60,7 +61,7 @@ def folder(path, method, seed, models):
             [np.arange(n) >= r for n, r in zip(SIZES, right, strict=True)]
         )  # the first r are right
     save_file({name: c.astype(np.int32) for name, c in columns.items()}, path / "predictions.safetensors")
-    return Run(path)
+    return Run(small.listed(path))
 
 
 def comparison(tmp_path, right=RIGHT, tuned=None):

@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import small
 
 import pfedsim
 from pfedsim.data.federation import Federation
@@ -99,7 +100,8 @@ def test_a_run_without_similarities_or_second_score_has_a_page_too(
     (plain.path / "events.jsonl").write_text(
         '{"event": "rejected", "round": 0, "client": 2, "why": "a <value> & more"}\n'
     )
-    path = write([plain], tmp_path / "elsewhere")
+    small.listed(plain.path)
+    path = write([Run(plain.path)], tmp_path / "elsewhere")
     assert path == tmp_path / "elsewhere" / "report.html"
     reader = read(path.read_text())
     assert "Similarity of clients" not in reader.text

@@ -118,3 +118,16 @@ def test_clients_without_test_samples_change_nothing():
     with_them = paired_difference([[hits(50, 30), hits(0, 0)]], [[hits(50, 20), hits(0, 0)]])
     assert (with_them.mean, with_them.over) == (pytest.approx(0.2), "clients and test samples")
     assert with_them.low < 0.2 < with_them.high
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 5])
+def test_a_client_that_one_method_could_not_score_counts_for_neither(seeds):
+    ours, theirs = random_hits(1, seeds), random_hits(2, seeds)
+    without = [[by[0], np.zeros(0, bool), by[2]] for by in ours]
+    nor_theirs = [[by[0], np.zeros(0, bool), by[2]] for by in theirs]
+    assert paired_difference(without, theirs) == paired_difference(without, nor_theirs)
+    assert np.isfinite(paired_difference(without, theirs).mean)
+
+
+def test_nothing_in_common_is_no_number():
+    assert np.isnan(paired_difference([[np.zeros(0, bool)]], [[np.ones(3, bool)]]).mean)

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import resource
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,13 +21,14 @@ from safetensors.torch import load_file
 from stopping import FEDERATION, config, contents, go_on, stop_after, whole
 
 import pfedsim
+from pfedsim import durable
 from pfedsim.core.server import State
 from pfedsim.data.federation import Federation
+from pfedsim.durable import Log, locked
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS
-from pfedsim.runs import checkpoint, durable, manifest, space
+from pfedsim.runs import checkpoint, manifest, names, space
 from pfedsim.runs.checkpoint import Saver, latest
-from pfedsim.runs.durable import Log, locked
 from pfedsim.runs.execute import execute
 from pfedsim.runs.reader import Run
 from pfedsim.runs.state import from_tensors, to_tensors
@@ -85,21 +87,21 @@ def test_resuming_goes_on_where_the_run_was_stopped(tmp_path: Path, after: int) 
     execute(None, tmp_path / "stopped", FEDERATION, lambda done: rounds.append(done.round), resume=True)
     assert rounds == [*range(after + 1, 7), 7]
     assert contents(tmp_path / "stopped") == contents(run.path)
-    assert not (tmp_path / "stopped" / checkpoint.FOLDER).exists()
+    assert not (tmp_path / "stopped" / names.CHECKPOINT).exists()
 
 
 def test_resuming_a_finished_run_changes_nothing_and_tidies_up(tmp_path: Path) -> None:
     run = whole(tmp_path / "run")
     before = contents(run.path)
-    (run.path / checkpoint.FOLDER).mkdir()
-    (run.path / checkpoint.FOLDER / "00007.json").write_text("{}")
+    (run.path / names.CHECKPOINT).mkdir()
+    (run.path / names.CHECKPOINT / "00007.json").write_text("{}")
     assert go_on(run.path)[0].summary == run.summary
     assert contents(run.path) == before
 
 
 def test_a_run_stopped_before_its_first_save_begins_again(tmp_path: Path) -> None:
     stop_after(tmp_path / "a", 1)
-    for path in (tmp_path / "a" / checkpoint.FOLDER).iterdir():
+    for path in (tmp_path / "a" / names.CHECKPOINT).iterdir():
         path.unlink()
     assert contents(go_on(tmp_path / "a")[0].path) == contents(whole(tmp_path / "b").path)
     (tmp_path / "c").mkdir()
@@ -162,7 +164,7 @@ def test_a_save_holds_what_the_round_changed_and_no_more(tmp_path: Path) -> None
         while saver.saves < state.server.round:
             pass
     saver.close()
-    folder = tmp_path / checkpoint.FOLDER
+    folder = tmp_path / names.CHECKPOINT
     record = checkpoint.read(folder / "00012.json")
     for entry in record["state"]:
         path = folder / entry["file"]
@@ -247,13 +249,16 @@ def test_empty_tables_and_clients_survive() -> None:
 
 def test_sums_are_what_sha256sum_reads(tmp_path: Path) -> None:
     run = whole(tmp_path / "run")
-    listed = dict(reversed(line.split("  ")) for line in (run.path / "SHA256SUMS").read_text().splitlines())
+    *lines, own = (run.path / "SHA256SUMS").read_text().splitlines(keepends=True)
+    assert own == f"# sha256 of the lines above: {sha256(''.join(lines).encode()).hexdigest()}\n"
+    listed = dict(reversed(line.rstrip("\n").split("  ")) for line in lines)
     found = {
         name: sha256(content).hexdigest()
         for name, content in contents(run.path).items()
         if content or name == "events.jsonl"
     }
     assert listed == {name: digest for name, digest in found.items() if name != "SHA256SUMS"}
+    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=run.path, check=True)
 
 
 # another place, another run
@@ -413,7 +418,7 @@ def test_room_is_estimated_before_a_run_starts(tmp_path: Path, monkeypatch: pyte
 
 def test_a_run_takes_no_more_than_the_estimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "pfedsim.runs.execute.shutil.rmtree", lambda *_, **__: None
+        "pfedsim.runs.execute.remove_checkpoint", lambda run: None
     )  # the checkpoint stays, to be counted
     s = small.session(rounds=7, join=0.5)
     run = whole(tmp_path / "run")
@@ -445,7 +450,7 @@ def test_files_of_the_users_own_and_lost_timings_do_not_keep_a_run_from_going_on
     stop_after(tmp_path / "stopped", 3)
     (tmp_path / "stopped" / "timings.jsonl").unlink()
     (tmp_path / "stopped" / "notes.txt").write_text("mine")
-    (tmp_path / "stopped" / checkpoint.FOLDER / "mine").mkdir()
+    (tmp_path / "stopped" / names.CHECKPOINT / "mine").mkdir()
     found = contents(go_on(tmp_path / "stopped")[0].path)
     assert found.pop("notes.txt") == b"mine"
     assert found == expected
@@ -473,9 +478,9 @@ def test_what_is_changed_in_place_is_saved_too(tmp_path: Path) -> None:
         state = State(replace(state.server, round=round), state.memories)
         _at_once(saver, state, record)
     saver.close()
-    manifest_file = path / checkpoint.FOLDER / "00003.json"
+    manifest_file = path / names.CHECKPOINT / "00003.json"
     chain = json.loads(manifest_file.read_text())["state"]
-    saved = checkpoint._tensors(path / checkpoint.FOLDER, chain)["server/model"]
+    saved = checkpoint._tensors(path / names.CHECKPOINT, chain)["server/model"]
     torch.testing.assert_close(saved, state.server.model, rtol=0, atol=0, equal_nan=True)
 
 

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from pfedsim.cli import assigned, listed, numbers, stoppable, watching_several
+from pfedsim.cli import (
+    MARKED,
+    Address,
+    Drift,
+    EngineName,
+    assigned,
+    check_engine,
+    listed,
+    numbers,
+    stoppable,
+    watching_several,
+)
 from pfedsim.errors import Error, nearest
 
 if TYPE_CHECKING:
     from pfedsim.experiments import Cell, Plan, Store
     from pfedsim.report import Document
+    from pfedsim.runs import Progress
     from pfedsim_paper.protocol import Choice
     from pfedsim_paper.studies import Study
 
@@ -77,10 +90,14 @@ def reproduce(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="print all studies as one page, from what is finished")
     ] = False,
+    engine: EngineName = None,
+    address: Address = None,
+    allow_drift: Drift = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="print nothing but the report's place")] = False,
 ) -> None:
     """Run a table, figure or claim of the paper and set it beside the paper's; finished runs are kept and
     count as done."""
+    check_engine(engine, address)
     if not list_all and not markdown and name is not None and name not in NAMES:
         raise Error(f"there is no study {name!r}; {nearest(name, NAMES)}")
     for option, text in (("--methods", methods), ("--data", data), ("--alpha", alpha), ("--seeds", seeds)):
@@ -97,9 +114,7 @@ def reproduce(
     if markdown and (name or any(wanted)):
         raise Error("--markdown prints all that is finished: it takes --results and nothing else")
     if markdown:
-        from pfedsim_paper.results import page
-
-        print(page(results), end="")
+        _markdown(results)
         return
     if name is None and not list_all and any(wanted):
         raise Error(f"name a study: {', '.join(NAMES)}")
@@ -115,9 +130,16 @@ def reproduce(
     study.check(choice)
     if study.alone and (jobs or 1) > 1:
         raise Error(f"--jobs {jobs}: {name} is measured by the clock, one run at a time")
-    jobs = 1 if study.alone else jobs or len(os.sched_getaffinity(0))
+    if study.alone and engine == "ray":
+        raise Error(f"--engine ray: {name} is measured by the clock, on this machine alone")
+    cluster = Cluster(address, jobs, allow_drift) if engine == "ray" else None
+    here = (
+        1 if engine in ("serial", "ray") else len(os.sched_getaffinity(0))
+    )  # of a cluster: unknown as yet
+    jobs = 1 if study.alone else jobs or here
     now = plan(study.plan(choice), store)
     for line in [
+        *_damaged(store),
         *(_listing(now) if dry_run else []),
         summary(now, jobs, results),
         *_more_seeds(study, choice, store),
@@ -130,12 +152,35 @@ def reproduce(
         raise Error(f"nothing of {name} is finished in {results}: there is nothing to report")
     _make(results, "--results")
     _make(place, "--out")
-    failed = {} if only_report else _run(study, now, store, jobs, console)
+    failed = {} if only_report else _run(study, now, store, jobs, console, cluster)
     if not failed or len(failed) < len(now.missing) or now.done:
         _report(study.report(store, choice), place, console)
     _say_failed(failed)
-    if failed:
+    marked = [record for record in store.records(study.plan(choice)) if record.found.get("incidents")]
+    for record in marked:
+        counts = ", ".join(f"{count} {kind}" for kind, count in record.found["incidents"].items())
+        console.print(f"{store.path(record.cell)} had incidents: {counts}", highlight=False, soft_wrap=True)
+    if failed or store.damaged:  # a damaged cell that was run again is whole
         raise typer.Exit(1)
+    if marked:
+        raise typer.Exit(MARKED)
+
+
+def _markdown(results: Path) -> None:
+    from pfedsim.experiments import Store
+    from pfedsim_paper.results import page
+
+    store = Store(results)
+    print(page(store), end="")
+    for line in _damaged(store):
+        print(line, file=sys.stderr)
+    if store.damaged:
+        raise typer.Exit(1)
+
+
+def _damaged(store: Store) -> list[str]:
+    """What is wrong with damaged files of finished cells."""
+    return [f"{why}; its cell counts as missing" for why in store.damaged.values()]
 
 
 def _list() -> None:
@@ -164,7 +209,9 @@ def _report(document: Document, place: Path, console: Console) -> None:
     console.print(f"written to {place}: {kinds}", highlight=False, soft_wrap=True)
 
 
-def _run(study: Study, now: Plan, store: Store, jobs: int, console: Console) -> dict[str, str]:
+def _run(
+    study: Study, now: Plan, store: Store, jobs: int, console: Console, cluster: Cluster | None
+) -> dict[str, str]:
     """Runs what is missing; returns why each cell that failed did."""
     from pfedsim_paper.overhead import BUSY
 
@@ -175,12 +222,23 @@ def _run(study: Study, now: Plan, store: Store, jobs: int, console: Console) -> 
             highlight=False,
         )
     with stoppable(lambda: "; finished runs are kept, and the same command continues the others"):
-        return run_missing(now.missing, store, jobs, console)
+        return run_missing(now.missing, store, jobs, console, cluster)
 
 
-def run_missing(cells: Sequence[Cell], store: Store, jobs: int, console: Console) -> dict[str, str]:
-    """Runs these cells, `jobs` at a time, and says how each ended; returns why those that failed did."""
-    from pfedsim.experiments import missing_data, run
+class Cluster(NamedTuple):
+    """The Ray cluster that runs cells, `jobs` at a time (None: one per core)."""
+
+    address: str | None
+    jobs: int | None
+    allow_drift: bool
+
+
+def run_missing(
+    cells: Sequence[Cell], store: Store, jobs: int, console: Console, cluster: Cluster | None = None
+) -> dict[str, str]:
+    """Runs these cells, `jobs` at a time or on a cluster, and says how each ended; returns why those that failed
+    did."""
+    from pfedsim.experiments import missing_data, run, run_on_cluster
     from pfedsim_paper import measure
 
     absent = {data: why for data in {c.words["data"] for c in cells} if (why := missing_data(data))}
@@ -190,16 +248,22 @@ def run_missing(cells: Sequence[Cell], store: Store, jobs: int, console: Console
         console.print(f"runs of {data} left out: {left_out}; {why}", highlight=False, soft_wrap=True)
     ready = [cell for cell in cells if cell.words["data"] not in absent]
     with watching_several(console, lines=False) as watch:
-        ended = run(
-            ready,
-            partial(measure.execute, store),
-            jobs,
-            lambda cell, progress: watch(cell.name, progress),
-        )
+
+        def tell(cell: Cell, progress: Progress) -> None:
+            watch(cell.name, progress)
+
+        if cluster is not None:
+            ended = run_on_cluster(ready, partial(measure.work, store), tell, **cluster._asdict())
+        else:
+            ended = run(ready, measure.work(store), jobs, tell)
         for count, (cell, failure) in enumerate(ended, 1):
             if failure is not None:
                 failed[cell.name] = str(failure).splitlines()[-1]
             record = None if failure else store.find(cell)
+            if failure is None and record is None:
+                failed[cell.name] = (
+                    "it was written on another machine: --results needs a path that all share"
+                )
             took = f"{record.made['seconds']:.0f} s" if record else f"FAILED: {failed[cell.name]}"
             console.print(f"{count}/{len(ready)}  {cell.name}  {took}", highlight=False, soft_wrap=True)
     store.tidy()

@@ -30,7 +30,7 @@ class OwnHeads(Method):
     ) -> ServerState:
         assert server.personal is not None
         personal = server.personal.put({r.client: r.model for r in replies if r.model is not None})
-        return replace(server, model=self.mean(fed, replies), personal=personal)
+        return replace(server, model=self.mean(fed, server, replies), personal=personal)
 
 
 @dataclass(frozen=True)

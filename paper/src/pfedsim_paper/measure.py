@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pfedsim
@@ -19,6 +20,11 @@ def execute(store: Store, cell: Cell, watch: Callable[[Progress], None] | None =
         store.put(run_cell(cell, store.run_folder(cell), watch, federation))
     else:
         store.put(_measurement(cell))
+
+
+def work(store: Store, _: Federation | None = None) -> Callable[[Cell, Callable[[Progress], None]], None]:
+    """What executes cells, here or on the node of a cluster, where each cell reads its own data."""
+    return partial(execute, store)
 
 
 def varied(federation: Federation, extra: dict[str, Any]) -> Federation:

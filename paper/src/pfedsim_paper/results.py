@@ -50,14 +50,13 @@ WANTED: dict[str, list[Choice]] = {  # what this page is to show of a study, whe
 }
 
 
-def page(folder: Path) -> str:
+def page(store: Store) -> str:
     """The whole page."""
-    store = Store(folder)
-    records = store.all()
+    benchmark = store.folder.parent.parent / "benchmarks" / "bench.json"
     parts = [
         HEAD,
         markdown(_short(store), level=2),
-        markdown(_measured(records, folder.parent.parent / "benchmarks" / "bench.json", store), level=2),
+        markdown(_measured(store.all(), benchmark, store), level=2),
     ]
     parts += [markdown(_study(study, store), level=2) for study in STUDIES.values()]
     parts.append(markdown(_wrong(), level=2))

@@ -1,5 +1,5 @@
-"""Where gradients come from: `torch` takes any network and device, `native` chains of common layers on the
-CPU, several times as fast."""
+"""Where gradients come from: `torch` takes any network and device, `native` graphs of common layers on
+the CPU, faster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make(
     """The backend's name, the network on it, and why it is not the fast one ("" where it is, or where torch
     was asked for)."""
     from pfedsim.backends import native
-    from pfedsim.backends.chain import Unfit
+    from pfedsim.backends.graph import Unfit
     from pfedsim.backends.torch import TorchNet
 
     why = ""

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any
 from pfedsim.lazy import public
 
 if TYPE_CHECKING:
+    from pfedsim.cli.options import Address as Address
+    from pfedsim.cli.options import Drift as Drift
+    from pfedsim.cli.options import EngineName as EngineName
     from pfedsim.cli.options import assigned as assigned
+    from pfedsim.cli.options import check_engine as check_engine
     from pfedsim.cli.options import listed as listed
     from pfedsim.cli.options import numbers as numbers
     from pfedsim.cli.side_by_side import watching_several as watching_several
@@ -21,13 +25,14 @@ if TYPE_CHECKING:
 _later, __getattr__, _ = public(
     __name__,
     {
-        "pfedsim.cli.options": "assigned listed numbers",
+        "pfedsim.cli.options": "Address Drift EngineName assigned check_engine listed numbers",
         "pfedsim.cli.side_by_side": "watching_several",
     },
 )
-__all__ = ["Interrupted", "Terminated", "main", "stoppable", *_later]
+__all__ = ["MARKED", "Interrupted", "Terminated", "main", "stoppable", *_later]
 
 
+MARKED = 3  # exit code of a finished run that had incidents
 # what torch, and the loader of a library, say when there is no memory
 NO_MEMORY = ("can't allocate memory", "failed to map segment", os.strerror(errno.ENOMEM))
 

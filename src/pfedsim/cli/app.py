@@ -11,12 +11,22 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from pfedsim.cli import data, stoppable
+from pfedsim.cli import MARKED, data, stoppable
 from pfedsim.cli.compare import compare
 from pfedsim.cli.folders import Fresh, Out, make_room
 from pfedsim.cli.models import export, predict
-from pfedsim.cli.options import Grouped, Json, Quiet, with_settings
-from pfedsim.cli.progress import reading, say_data, screen, watching
+from pfedsim.cli.options import (
+    PLACE,
+    Address,
+    Drift,
+    EngineName,
+    Grouped,
+    Json,
+    Quiet,
+    check_engine,
+    with_settings,
+)
+from pfedsim.cli.progress import reading, say_code, say_data, screen, watching
 from pfedsim.cli.show import doctor, print_runs, show
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS
@@ -36,12 +46,6 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 
 Resume = Annotated[bool, typer.Option("--resume", help="continue a stopped run in that folder")]
-Drift = Annotated[
-    bool,
-    typer.Option(
-        "--allow-drift", help="continue with other software or hardware than before, and record it"
-    ),
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -117,7 +121,8 @@ def _extend(
     if asked.rounds is None:
         raise Error("--extend needs --rounds, the total number of rounds")
     before = Run(finished)
-    where = {"workers": asked.workers, "data_dir": asked.data_dir, "track": asked.track}
+    say_code(before.config, finished)
+    where = {name: getattr(asked, name) for name in PLACE}
     config, notice = extended(before, asked.rounds, {**where, "state": asked.state}, drift)
     place = out or _place(config)
     refuse_overlap(before, place)
@@ -145,9 +150,15 @@ def resume(
         str | None,
         typer.Option("--data-dir", metavar="DIR", help="folder of the data sets, if it has moved"),
     ] = None,
+    engine: EngineName = None,
+    address: Address = None,
     workers: Annotated[
         int | None,
         typer.Option("--workers", min=1, metavar="N", help="worker processes (default: all cores)"),
+    ] = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option("--time-limit", min=0.001, metavar="X", help="as in pfedsim run"),
     ] = None,
     track: Annotated[
         str | None,
@@ -158,10 +169,12 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Resume a run that was stopped or killed. The result is byte-identical to an uninterrupted run."""
-    load_config(folder)  # fail before the slow import of torch
+    say_code(load_config(folder), folder)  # which fails before the slow import of torch
     if track is not None:
         check_tracker(track)
-    place = {"workers": workers, "data_dir": data_dir, "track": track}
+    check_engine(engine, address)
+    place = {"workers": workers, "time_limit": time_limit, "data_dir": data_dir, "track": track}
+    place |= {"engine": engine, "address": address}
     _execute(None, folder, quiet, as_json, resume=True, allow_drift=allow_drift, **place)
 
 
@@ -169,7 +182,7 @@ def _execute(config: Config | None, place: Path, quiet: bool, as_json: bool, **h
     from pfedsim.runs.execute import execute
     from pfedsim.runs.setup import federate
 
-    console = screen()
+    console, finished = screen(), (place / "summary.json").is_file()
     with stoppable(
         lambda: f"; continue with: pfedsim resume {place}" if (place / "config.toml").is_file() else ""
     ):
@@ -187,10 +200,12 @@ def _execute(config: Config | None, place: Path, quiet: bool, as_json: bool, **h
     else:
         print_runs([result], console)
         console.print(
-            f"written to {place}{_state_said(result)}; pictures: pfedsim show {place}",
+            f"written to {place}{'' if finished else _state_said(result)}; pictures: pfedsim show {place}",
             highlight=False,
             soft_wrap=True,
         )
+    if result.incidents:
+        raise typer.Exit(MARKED)
 
 
 def _state_said(run: Run) -> str:
@@ -248,7 +263,9 @@ def methods(
 
 @app.command()
 def model(
-    name: Annotated[str, typer.Argument(help="lenet5, mobilenetv2, mlp, cnn1d, or your own file.py:Class")],
+    name: Annotated[
+        str, typer.Argument(help="lenet5, mobilenetv2, resnet20, mlp, cnn1d, or your own file.py:Class")
+    ],
     shape: Annotated[
         str,
         typer.Option(
@@ -261,6 +278,10 @@ def model(
     head: Annotated[
         str, typer.Option("--head", help="name of the network's classifier attribute")
     ] = "classifier",
+    batch: Annotated[
+        int | None,
+        typer.Option("--batch", min=1, metavar="N", help="also print the native backend's work space"),
+    ] = None,
 ) -> None:
     """Print a network's architecture: layers, output shapes and parameters."""
     from pfedsim import models
@@ -272,12 +293,14 @@ def model(
         raise Error(f"--shape {shape!r}: give integers separated by commas, as in 3,32,32") from None
     if sides is not None and min(sides) < 1:
         raise Error(f"--shape {shape!r}: every number should be at least 1")
-    from pfedsim.report.models import described
+    from pfedsim.report.models import described, work_space
 
     table, total = described(name, sides, classes, head)
     console = screen()
     console.print(table)
     console.print(total, highlight=False)
+    if batch is not None:
+        console.print(work_space(name, sides, classes, head, batch), highlight=False)
 
 
 @app.command()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from pfedsim.cli import stoppable
+from pfedsim.cli import MARKED, stoppable
 from pfedsim.cli.folders import Fresh, Out, make_room
-from pfedsim.cli.options import Json, Quiet, listed, numbers, specs, with_settings
+from pfedsim.cli.options import Drift, Json, Quiet, listed, numbers, specs, with_settings
 from pfedsim.cli.progress import reading, say_data, screen
 from pfedsim.cli.side_by_side import watching_several
 from pfedsim.errors import Error
@@ -62,6 +62,7 @@ def compare(
     rerun: Rerun = "",
     out: Out = None,
     fresh: Fresh = False,
+    allow_drift: Drift = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -77,7 +78,6 @@ def compare(
     for spec in named:
         parse(spec, config.options)
     from pfedsim.experiments.compare import compare as run_all
-    from pfedsim.report.comparison import write
     from pfedsim.runs.setup import federate
 
     console, silent = screen(), quiet or as_json
@@ -94,16 +94,26 @@ def compare(
                 lambda done: watch(done.method, done),
                 federation,
                 listed(rerun),
+                allow_drift,
             )
-    files = write(result, place, listed(columns))
+    _report(result, place, listed(columns), quiet, as_json)
+
+
+def _report(result: Comparison, place: Path, columns: list[str], quiet: bool, as_json: bool) -> None:
+    """Write and print the result; exit code 3 if a run had incidents."""
+    from pfedsim.report.comparison import write
+
+    console, files = screen(), write(result, place, columns)
     if as_json:
         print(json.dumps({m: {s: r.summary for s, r in by.items()} for m, by in result.runs.items()}))
     elif quiet:
         print(place)
     else:
         console.print()
-        print_comparison(result, console, listed(columns))
+        print_comparison(result, console, columns)
         console.print("tables and pictures: " + ", ".join(map(str, files)), highlight=False, soft_wrap=True)
+    if any(run.incidents for by_seed in result.runs.values() for run in by_seed.values()):
+        raise typer.Exit(MARKED)
 
 
 def print_comparison(comparison: Comparison, console: Console, columns: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -147,10 +148,12 @@ def add(
         raise Error(f"there is no folder or file {path}")
     dropped = tuple(column.strip() for column in drop.split(",") if column.strip())
     mine = own.Own(str(path.resolve()), layout, size, grey, skip_broken, label, client, dropped, missing)
-    own.check_new(name, where, datasets.NAMES)
+    own.check_new(name, mine, where, datasets.NAMES)
     console = screen()
     with reading(console) as tell:
         data = mine.read(name, None, tell)
+    mine = replace(mine, digest=data.digest)
+    own.check_new(name, mine, where, datasets.NAMES)
     own.add(name, mine, where)
     what = f"{name}: {data.described()}; pfedsim run --data {name}"
     console.print(what, highlight=False, soft_wrap=True)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pfedsim.errors import Error
-from pfedsim.experiments.folders import is_comparison
-from pfedsim.runs.durable import locked
+from pfedsim.experiments.folders import delete, is_comparison
 from pfedsim.runs.reader import is_run_folder
 
 Out = Annotated[
@@ -58,7 +55,4 @@ def _remove(place: Path) -> None:
         raise Error(f"{place} contains more than a pfedsim run; it is not deleted")
     if place.is_symlink():
         raise Error(f"{place} is a symbolic link; delete its target yourself, or give another --out")
-    with ExitStack() as stack:
-        for timings in place.rglob("timings.jsonl"):
-            stack.enter_context(locked(timings.parent))
-        shutil.rmtree(place)
+    delete(place)

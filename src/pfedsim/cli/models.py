@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pfedsim.cli import MARKED
 from pfedsim.cli.progress import screen
 from pfedsim.errors import Error
 
@@ -36,6 +37,9 @@ def export(
         str | None,
         typer.Option("--data-dir", metavar="DIR", help="folder of the data sets, if it has moved"),
     ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="run the code of the run's own network, if it has one")
+    ] = False,
     push: Annotated[
         str | None, typer.Option("--push", metavar="OWNER/NAME", help="upload it to the Hugging Face Hub")
     ] = None,
@@ -46,16 +50,27 @@ def export(
     if push is not None and everyone:
         raise Error("--push uploads one client's model; name it with --client")
     from pfedsim.export import write
+    from pfedsim.plugin import described
     from pfedsim.runs.reader import Run
 
-    loaded, console = Run(run), screen()
+    loaded, console = Run(run, trust=trust), screen()
+    if trust and (network := loaded.config.own_code().get("model")):
+        console.print(f"running the code of {described(network)}", highlight=False, soft_wrap=True)
     federation = write.load_federation(loaded, data_dir) if onnx or pt2 or samples else None
-    for number in range(loaded.summary["clients"]) if client is None else [loaded.number_of(client)]:
+    missing = sorted(loaded.index.get("missing", ())) if client is None else []
+    numbers = range(loaded.summary["clients"]) if client is None else [loaded.number_of(client)]
+    for number in (n for n in numbers if n not in missing):
         place = out if client is not None else out / f"client-{number:05d}"
         written = write.export(
             loaded, number, place, federation=federation, onnx=onnx, pt2=pt2, samples=samples
         )
         console.print(str(written), highlight=False, soft_wrap=True)
+    if missing:
+        absent = ", ".join(map(str, missing))
+        console.print(
+            f"no model of clients {absent}: events.jsonl says why", highlight=False, soft_wrap=True
+        )
+        raise typer.Exit(MARKED)
     if push is not None:
         from pfedsim.export.hub import push as upload
 

@@ -9,13 +9,16 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 from typer.core import TyperCommand
 
+from pfedsim.cli.progress import say_code
 from pfedsim.data import check_name
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS, literal
 from pfedsim.runs import config as configs
 from pfedsim.runs.config import TABLES, Config
+from pfedsim.runs.names import TIMINGS
 from pfedsim.runs.unused import refuse_unused
 
 GROUPS = {
@@ -28,11 +31,27 @@ GROUPS = {
         *("rounds", "planned", "join", "epochs", "local_steps", "batch", "lr", "lr_decay", "momentum"),
         *("decay", "buffers", "shuffle", "validation", "seed"),
     ),
-    "Engine": ("backend", "device", "workers", "guard"),
+    "Engine": ("backend", "device", "engine", "address", "workers", "time_limit", "guard"),
     "Output": ("track", "state"),
 }
 MOST_SEEDS = 10_000
-EXTENDS = ("rounds", "workers", "data_dir", "track", "state")  # settings allowed with --extend
+# settings allowed with --extend
+EXTENDS = ("rounds", "engine", "address", "workers", "time_limit", "data_dir", "track", "state")
+PLACE = ("engine", "address", "workers", "time_limit", "data_dir", "track")
+Drift = Annotated[
+    bool,
+    typer.Option(
+        "--allow-drift",
+        help="continue with other code, software or hardware than before, or on nodes of a cluster that differ, and "
+        "record it",
+    ),
+]
+EngineName = Annotated[
+    str | None, typer.Option("--engine", metavar="NAME", help="serial, pool or ray, as in pfedsim run")
+]
+Address = Annotated[
+    str | None, typer.Option("--address", metavar="HOST:PORT", help="of a Ray cluster, as in pfedsim run")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print only the folder of the result")]
 Json = Annotated[bool, typer.Option("--json", help="print only the summary, as JSON")]
 OUTPUT, OTHER = "Output", "Settings without an option"
@@ -52,7 +71,10 @@ DEFAULTS = {
     "rounds": "the data set's, 20 for digits, 200 for cifar10",
     "join": "1 for up to 10 clients, 0.5 for up to 29, 0.1 for more",
     "planned": "rounds",
+    "engine": "pool with several workers, else serial",
+    "address": "a Ray of its own on this machine",
     "workers": "all cores",
+    "time_limit": "3600 with several workers, none with one",
     "track": "none",
 }
 """defaults of the settings whose default is None, in words"""
@@ -94,7 +116,8 @@ def with_settings(
             methods = specs(given["methods"]) if "methods" in given else []
             if given.get("extend") is not None:
                 _only_what_extends(config_file, settings, assignments or [])
-            command(config=_gathered(config_file, settings, assignments or [], methods), **given)
+            config = _gathered(config_file, settings, assignments or [], methods, given.get("out"))
+            command(config=config, **given)
 
         first = inspect.Parameter(
             "config_file",
@@ -123,6 +146,16 @@ def with_settings(
         return wrapped
 
     return decorate
+
+
+def check_engine(engine: str | None, address: str | None) -> None:
+    """Refuse an engine that there is not, an address without the engine that needs it, and Ray if it is missing."""
+    given = {name: value for name, value in (("engine", engine), ("address", address)) if value is not None}
+    refuse_unused(given, configs.read(given))
+    if engine == "ray":
+        from pfedsim.engines.actors import require
+
+        require(address)
 
 
 def _only_what_extends(file: Path | None, settings: dict[str, Any], assignments: list[str]) -> None:
@@ -156,7 +189,7 @@ def _help(name: str, field: FieldInfo) -> str:
     default = DEFAULTS.get(name, field.default)
     if isinstance(default, bool):
         default = "on" if default else "off"
-    facts = [_allowed(field), "" if default in (None, ()) else f"default: {default}"]
+    facts = [_allowed(field), "" if default in (None, (), PydanticUndefined) else f"default: {default}"]
     if not any(facts):
         return field.description or ""
     return f"{field.description} [{'; '.join(filter(None, facts))}]"
@@ -193,11 +226,18 @@ def _keys_of_set() -> list[tuple[str, str]]:
 
 
 def _gathered(
-    file: Path | None, settings: dict[str, Any], assignments: list[str], methods: list[str]
+    file: Path | None,
+    settings: dict[str, Any],
+    assignments: list[str],
+    methods: list[str],
+    out: Path | None = None,
 ) -> Config:
-    """Merge the settings: options override the file, --set overrides both."""
+    """Merge the settings: options override the file, --set overrides both. `out`: the folder of the run."""
     options = {name: value for name, value in settings.items() if value is not None}
     values = assigned({**(configs.load(file) if file else {}), **options}, assignments)
+    for folder in (out, file and file.parent):
+        if folder is not None and (folder / TIMINGS).is_file():  # an earlier run, perhaps somebody else's
+            say_code(configs.read(values), folder)
     config = configs.check(values)
     refuse_unused(assigned(dict(options), assignments), config, methods)
     check_name(config.data, config.data_dir)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from pfedsim import escape
+from pfedsim.plugin import location
 
 if TYPE_CHECKING:
     from pfedsim.data.cache import Tell
     from pfedsim.data.dataset import DataSet
+    from pfedsim.runs.config import Config
     from pfedsim.runs.execution import Progress as Done
     from pfedsim.runs.execution import Watch
 
@@ -34,6 +37,14 @@ class Screen(Console):
 
 def screen() -> Console:
     return Screen()
+
+
+def say_code(config: Config, folder: Path) -> None:
+    """Say on standard error which code a run will import from its own folder, before that happens."""
+    for what, spec in config.own_code().items():
+        file = location(spec)
+        if file is not None and file.resolve().is_relative_to(folder.resolve()):
+            print(f"pfedsim: running the code of the {what} in {file}, inside {folder}", file=sys.stderr)
 
 
 @contextmanager

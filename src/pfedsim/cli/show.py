@@ -57,7 +57,14 @@ def _comparison(
 
     comparison = load(folder)
     print_comparison(comparison, console, columns)
-    say_drift(console, [run for by_seed in comparison.runs.values() for run in by_seed.values()])
+    shown = [run for by_seed in comparison.runs.values() for run in by_seed.values()]
+    say_marks(console, shown)
+    for path in sorted(set(runs_in(folder)) - {run.path for run in shown}):
+        console.print(
+            f"{path} is left out: it, or another method with its seed, is not finished",
+            highlight=False,
+            soft_wrap=True,
+        )
     if html:
         return [write_page(comparison, out or folder, columns)]
     return draw(comparison, out or folder / "figures")
@@ -82,7 +89,7 @@ def _place(paths: list[Path]) -> Path:
 
 
 def print_runs(runs: list[Run], console: Console) -> None:
-    """Print all results of one run, or a row for each of several, and which were resumed on another machine."""
+    """Print all results of one run, or a row for each of several, and how they are marked."""
     from pfedsim.report.screen import terminal
     from pfedsim.report.tables import run_table
 
@@ -90,15 +97,18 @@ def print_runs(runs: list[Run], console: Console) -> None:
     console.print(table.title, highlight=False)
     for part in terminal(table, console.width):
         console.print(part)
-    say_drift(console, runs)
+    say_marks(console, runs)
 
 
-def say_drift(console: Console, runs: list[Run]) -> None:
-    """Print which runs were resumed with other software or hardware."""
+def say_marks(console: Console, runs: list[Run]) -> None:
+    """Print which runs were resumed with other code, software or hardware, and which had incidents."""
     for run in runs:
+        if run.incidents:
+            said = f"{run.path} had incidents that its settings do not ask for: {run.incidents}; see events.jsonl"
+            console.print(said, highlight=False, soft_wrap=True)
         if drift := run.summary.get("drift"):
             console.print(
-                f"{run.path} was resumed with other software or hardware: {'; '.join(drift)}",
+                f"{run.path} was resumed with other code, software or hardware: {'; '.join(drift)}",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -118,7 +128,11 @@ def doctor(
         found = examine(run)
         for sentence in found.wrong:
             console.print(f"WRONG  {sentence}", highlight=False, markup=False, soft_wrap=True)
-        verdict = f"{len(found.wrong)} things are wrong" if found.wrong else "nothing is wrong"
+        verdict = (
+            f"{len(found.wrong)} {'thing is' if len(found.wrong) == 1 else 'things are'} wrong"
+            if found.wrong
+            else "nothing is wrong"
+        )
         console.print(
             f"{found.state or run}; {found.checked} files checked, {verdict}",
             highlight=False,

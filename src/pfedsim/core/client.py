@@ -3,19 +3,17 @@ run through it."""
 
 from __future__ import annotations
 
-import sysconfig
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import FrozenInstanceError, replace
-from pathlib import Path
+from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pfedsim.core.hooks import at, hook
 from pfedsim.core.job import Job, Work, Worker
 from pfedsim.core.method import Memory, Method, Phase, Reply
+from pfedsim.core.purity import unchanged, watches
 from pfedsim.core.seeds import torch_seeded
-from pfedsim.errors import Error, HookError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,10 +24,12 @@ def run_client(worker: Worker, work: Work, memory: Memory) -> tuple[Reply, Memor
     with _on(worker, work, memory) as job:
         phases = _phases(worker.method, job)
         began = perf_counter()
-        ends = train(worker.method, job, phases)
+        with unchanged(f"{type(worker.method).__name__}.gradient{at(job)}", job.round, **_given(job)):
+            ends = train(worker.method, job, phases)
         seconds = perf_counter() - began
-        with hook(worker.method, "finish", job):
+        with hook(worker.method, "finish", job, **_given(job)):
             reply, remembered = worker.method.finish(job, ends)
+            reply, remembered = worker.wire.proper(reply), worker.wire.proper_memory(remembered)
     reply = worker.wire.sealed(reply)
     return replace(reply, info={**reply.info, "seconds": seconds}), remembered
 
@@ -46,8 +46,10 @@ def run_to_score(worker: Worker, work: Work, memory: Memory, finetune: int = 0) 
 
 def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:
     """The only local training loop: the model after each phase, or the start where there is none."""
+    import torch
+
     settings, trainable = job.fed.settings, job.fed.layout.trainable
-    statistics = job.fed.layout.buffers.nonzero()[:, 0]
+    statistics = job.fed.layout.statistics
     theta, ends = job.start.theta, []
     for job.phase in phases:
         theta = theta if job.phase.start is None else job.phase.start
@@ -58,7 +60,8 @@ def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:
             theta = job.descend(theta, job.phase, moves, lr)
             ends.append(theta)
             continue
-        theta, velocity = theta.clone(), None
+        theta, velocity, still = theta.clone(), None, ~moves
+        moved = theta.new_empty(theta.shape)
         for numbers in job.passes(job.phase):
             with hook(method, "gradient", job):
                 step = _whole(job, method.gradient(job, theta, [job.batch(n) for n in numbers]))
@@ -66,7 +69,7 @@ def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:
                 step = step + settings.decay * theta
             if settings.momentum:
                 step = velocity = step if velocity is None else settings.momentum * velocity + step
-            theta = theta.sub_((lr * step).masked_fill_(~moves, 0.0))
+            theta = theta.sub_(torch.mul(step, lr, out=moved).masked_fill_(still, 0.0))
             theta[statistics] = job._statistics
             job.steps += 1
         ends.append(theta)
@@ -77,7 +80,7 @@ def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:
 def _on(worker: Worker, work: Work, memory: Memory) -> Iterator[Job]:
     job = Job(worker, work, memory)
     with torch_seeded(worker.fed.settings.seed, f"{work.purpose}/torch", work.round, work.client):
-        with hook(worker.method, "begin", job):
+        with hook(worker.method, "begin", job, **_given(job)):
             job.start = worker.method.begin(job)
             _whole(job, job.start.theta)
         yield job
@@ -85,7 +88,7 @@ def _on(worker: Worker, work: Work, memory: Memory) -> Iterator[Job]:
 
 def _phases(method: Method, job: Job) -> list[Phase]:
     """What the method trains; a wrong length would fail far from its cause."""
-    with hook(method, "phases", job):
+    with hook(method, "phases", job, **_given(job)):
         phases = list(method.phases(job))
         for phase in phases:
             if isinstance(phase.epochs, bool) or not isinstance(phase.epochs, int) or phase.epochs < 0:
@@ -100,31 +103,8 @@ def _whole(job: Job, vector: Tensor) -> Tensor:
     return vector
 
 
-@contextmanager
-def hook(method: Method, name: str, job: Job | None = None, round: int | None = None) -> Iterator[None]:
-    """Names method, hook, client, round and line when a hook fails. People count rounds from 1."""
-    try:
-        yield
-    except Error:
-        raise
-    except Exception as error:
-        where = "" if round is None else f" in round {round + 1}"
-        if job is not None:
-            where = f" for client {job.client} in round {job.round + 1}"
-        what = f"{type(error).__name__}: {error}"
-        if isinstance(error, FrozenInstanceError):
-            what = (
-                f"{error}: a method holds no state; return it in ServerState.extra, or keep it at the "
-                "client with job.remember(theta, name=tensor)"
-            )
-        raise HookError(
-            f"{type(method).__name__}.{name} failed{where}{_line(error)}: {what} (PFEDSIM_DEBUG=1 shows more)"
-        ) from error
-
-
-def _line(error: Exception) -> str:
-    """Where in the author's file it failed: the innermost line outside pfedsim and other libraries."""
-    ours = (str(Path(__file__).parents[1]), sysconfig.get_paths()["stdlib"], "<")
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
-    foreign = [f for f in frames if "site-packages" not in f.filename]
-    return f" ({foreign[-1].filename.rpartition('/')[2]}, line {foreign[-1].lineno})" if foreign else ""
+def _given(job: Job) -> dict[str, Any]:
+    """What a client's hooks may not change, in the jobs that are watched."""
+    if not watches(job.round, job.client):
+        return {}
+    return {"message": job.message, "memory": job.memory, "initial": job.fed.initial}

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import os
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pfedsim.core.job import Work
 from pfedsim.core.method import Memory, Reply
+from pfedsim.errors import HookError
 
 if TYPE_CHECKING:
     from pfedsim.core.scoring import ClientScore
+
+
+TIMED_OUT = "timed out"
+DIED = "worker died"  # the event; its client runs again
+TRIES = 2  # a client whose worker dies twice is absent
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,12 +36,14 @@ class Done:
 
 @dataclass(frozen=True, eq=False)
 class Absent:
-    """In place of a result: this client could not do its work, or its `reply` must not count."""
+    """In place of a result: this client could not do its work, or its `reply` must not count. `trace`: where in
+    the code it failed, if it was there."""
 
     client: int
     why: str
     event: str = "absent"
     reply: Reply | None = None
+    trace: str = ""
 
 
 class Memories(Protocol):
@@ -97,6 +108,62 @@ class HeldMemories:
         self._accepted, self._offered = dict(held), {}
 
 
-def late(work: Work, reply: Reply | None = None) -> Absent:
-    """This client's reply comes after the deadline, or never."""
-    return Absent(work.client, "its reply came too late", "late", reply)
+def received(
+    memories: HeldMemories, client: int, unpacked: Callable[[], tuple[bool, Any]]
+) -> Done | Absent:
+    """What a worker in another process sent for this client: whether it raised, and its error or result with the
+    memory. An answer that cannot be read costs this client only."""
+    try:
+        raised, result = unpacked()
+    except Exception as error:
+        return failed(client, f"its result cannot be read: {type(error).__name__}: {error}", error)
+    if raised:
+        raise result
+    done, memory = result
+    if memory is not None:
+        memories.offer(done.client, memory)
+    return done  # type: ignore[no-any-return]
+
+
+def died(worker: object, client: int, again: bool) -> dict[str, Any]:
+    """The event of a worker that died over this client's work."""
+    then = "is run again" if again else "counts as absent"
+    return {"event": DIED, "worker": worker, "client": client, "then": then}
+
+
+class Wrapping:
+    """An engine around another one, whose memories and events are those of the inner one."""
+
+    def __init__(self, engine: Engine):
+        self._engine = engine
+        self.events = engine.events
+
+    @property
+    def memories(self) -> Memories:
+        return self._engine.memories
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def timed_out(work: Work, why: str) -> Absent:
+    """This client took longer than it may."""
+    return Absent(work.client, why, TIMED_OUT)
+
+
+def failed(client: int, why: str, error: BaseException) -> Absent:
+    """This client's work ended with an error."""
+    trace = "".join(traceback.format_exception(error))
+    if os.environ.get("PFEDSIM_DEBUG"):
+        print(trace, file=sys.stderr)
+    return Absent(client, why, trace=trace)
+
+
+def refuse_if_all_failed(absent: Collection[Absent], asked: int) -> None:
+    """One client whose work fails is absent. If it fails for all of several, the method is wrong: that stops the
+    run with the first failure."""
+    broken = [one for one in absent if one.trace]
+    if broken and len(broken) == asked:
+        error = HookError(broken[0].why)
+        error.add_note(broken[0].trace)
+        raise error

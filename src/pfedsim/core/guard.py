@@ -1,45 +1,42 @@
-"""What a reply must be before it is aggregated."""
+"""What a reply must be before it is aggregated, and a server's state before it is sent."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from statistics import median
+from typing import Any
 
-from pfedsim.core.method import Fed, Message, Method, Reply
+from pfedsim.core.job import Work
+from pfedsim.core.method import Fed, Message, Method, Reply, ServerState
+from pfedsim.core.rows import Pairs, Rows
 from pfedsim.core.wire import Field, Wire, fields
 
-ABSURD = 100  # times the median of the wave: far beyond uneven clients, far below an exploding one
-FEWEST = 3  # replies that have a median to speak of
+FAR = 100  # times as far as others: beyond what uneven clients cause, below an exploding learning rate
+ABSURD = 10_000  # times as far: no training explains it
+FEWEST = 3  # clients that have a median to speak of
+Steps = Mapping[int, float]
 
 
 def objection(
-    method: Method,
-    fed: Fed,
-    wire: Wire,
-    client: int,
-    message: Message,
-    reply: Reply,
-    declared: float = math.inf,
+    method: Method, fed: Fed, wire: Wire, work: Work, reply: Reply, declared: float = math.inf
 ) -> str | None:
-    """Why this reply of `client` must not be aggregated, or None: its own; exact names, shapes, dtype; finite
-    where it was sent; a loss that is a number; at most as many samples as the client `declared`."""
-    import torch
-
-    if reply.client != client:
+    """Why this proper reply to `work` must not be aggregated, or None: its own; to this task; exact names and
+    shapes; finite where it was sent; a loss that is a number; at most as many samples as the client `declared`."""
+    if reply.client != work.client:
         return f"it says that it comes from client {reply.client}"
-    expected = method.replies(fed, message)
+    if (reply.round, reply.task) != (work.round, work.purpose):
+        if not reply.task:
+            return "it does not say what it answers: make it with job.reply"
+        return f"it answers {reply.task!r} of round {reply.round + 1}"
+    expected = method.replies(fed, work.message)
     carried = fields(reply)
     if {field.name for field in carried} != set(expected):
         return f"it holds {sorted(field.name for field in carried)}, expected {sorted(expected)}"
-    if len(carried) > len(expected) or any(f.name == "model" and not f.is_model for f in carried):
-        return "it holds a model among its extras, which are sent as they are"
     for field in carried:
         name, tensor = field.name, field.tensor
         if tuple(tensor.shape) != tuple(expected[name]):
             return f"{name} has shape {tuple(tensor.shape)}, expected {tuple(expected[name])}"
-        if tensor.dtype != torch.float32:
-            return f"{name} is {tensor.dtype}, expected float32"
         if not wire.is_finite(field):
             return f"{name} is not finite" + _where(fed, field, wire)
     if not (math.isfinite(reply.weight) and reply.weight > 0):
@@ -51,23 +48,82 @@ def objection(
     return None
 
 
-def absurd(wave: Iterable[tuple[Message, Reply]], wire: Wire) -> dict[int, str]:
-    """Clients whose models moved more than ABSURD times as far as the median of the wave, and by how much."""
-    norms: dict[str, dict[int, float]] = {}
+def lengths(wave: Iterable[tuple[Message, Reply]], wire: Wire) -> dict[str, dict[int, float]]:
+    """By name of a model and client: how far it moved from the model that was sent; further models: how long they
+    are."""
+    found: dict[str, dict[int, float]] = {}
     for message, reply in wave:
         for name, tensor, is_model in fields(reply):
             if is_model:
-                start = message.model if name == "model" else None  # its own model: the step that it took
-                norms.setdefault(name, {})[reply.client] = wire.norm(tensor, start)
-    found = {}
-    for name, by_client in norms.items():
-        middle = median(by_client.values())
-        for client, norm in by_client.items():
-            if len(by_client) >= FEWEST and middle > 0 and norm > ABSURD * middle:
+                start = message.model if name == "model" else None
+                found.setdefault(name, {})[reply.client] = wire.norm(tensor, start)
+    return found
+
+
+def far(
+    moved: Mapping[str, Steps], before: Steps, model: Callable[[], float]
+) -> dict[int, tuple[float, str]]:
+    """Clients whose models moved more than FAR times as far as others: how many times, and a sentence.
+
+    `before`: every client's longest accepted step; `model`: asked for the length of the model that was sent. A
+    client is compared with the median of the wave and of all clients before; where too few are known, with its
+    own past; where it has none, with the model itself."""
+    found: dict[int, tuple[float, str]] = {}
+    for name, by_client in moved.items():
+        past = before if name == "model" else {}
+        medians = [median(known.values()) for known in (by_client, past) if len(known) >= FEWEST]
+        for client, length in by_client.items():
+            usual, whose = max(medians, default=0.0), "the median of the clients'"
+            if not usual:
+                usual, whose = past.get(client, 0.0), "its longest before"
+            if not usual:
+                usual, whose = model(), "the model that was sent"
+            if length > FAR * usual > 0:
                 found[client] = (
-                    f"the norm of its {name} is {norm / middle:.0f} times the median of the round"
+                    length / usual,
+                    f"the norm of its {name} is {length / usual:.4g} times {whose}",
                 )
     return found
+
+
+def longest(before: Steps, moved: Mapping[str, Steps], accepted: Iterable[int]) -> Steps:
+    """Every client's longest accepted step after a wave; the same object where nothing is longer."""
+    steps = moved.get("model", {})
+    longer = {i: steps[i] for i in accepted if steps.get(i, 0.0) > before.get(i, 0.0)}
+    return {**before, **longer} if longer else before
+
+
+def flaw(fed: Fed, wire: Wire, before: ServerState | None, server: ServerState) -> str | None:
+    """What is not finite in a server's state, of the parts that were not there before; None if all is."""
+    known = set() if before is None else {id(part) for _, part in _parts(before)}
+    for name, part in _parts(server):
+        if id(part) in known:
+            continue
+        if isinstance(part, Mapping):
+            if not all(map(math.isfinite, part.values())):
+                return f"{name} is not finite"
+        elif isinstance(part, (int, float)):
+            if not math.isfinite(part):
+                return f"{name} is not finite"
+        elif part.is_floating_point():
+            field = Field(name, part, tuple(part.shape[-1:]) == (fed.layout.size,))
+            if not wire.is_finite(field):
+                return f"{name} is not finite" + _where(fed, field, wire)
+    return None
+
+
+def _parts(server: ServerState) -> Iterator[tuple[str, Any]]:
+    """Every tensor and every row of numbers of a state."""
+    yield "its model", server.model
+    tables = {"personal": server.personal} if server.personal is not None else {}
+    for name, value in {**tables, **{f"extra[{key!r}]": v for key, v in server.extra.items()}}.items():
+        if isinstance(value, Rows):
+            yield f"{name}'s default", value.default
+            yield from ((f"{name}[{i}]", value[i]) for i in value.ids)
+        elif isinstance(value, Pairs):
+            yield from ((f"{name}'s row {i}", row) for i, row in value.rows())
+        else:
+            yield name, value
 
 
 def _where(fed: Fed, field: Field, wire: Wire) -> str:

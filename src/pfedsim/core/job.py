@@ -106,8 +106,11 @@ class Job:
         return self._parts[name]
 
     def mine(self, model: Tensor) -> Tensor:
-        """`model` with the kept entries replaced by this client's own (never took part: the initial ones)."""
+        """`model` with the kept entries replaced by this client's own (never took part: the initial ones); itself
+        where nothing is kept."""
         places = self._worker.wire.places
+        if not len(places):
+            return model
         own = self.fed.initial[places] if self.memory.kept is None else self.memory.kept
         return model.index_copy(0, places, own)
 
@@ -168,7 +171,8 @@ class Job:
         """A reply that weighs as much as this client's train part. `models`: more models, which like `model`
         travel without the entries that clients keep."""
         info = {"loss": sum(self._losses) / len(self._losses)} if self._losses else {}
-        return Reply(self.client, float(len(self.labels)), model, extra, info, models or {})
+        weight = float(len(self.labels))
+        return Reply(self.client, weight, model, extra, info, models or {}, self.round, self._purpose)
 
     def remember(self, theta: Tensor, **extra: Tensor) -> Memory:
         """What stays: the kept entries of `theta`, and `extra` beside what was remembered before."""

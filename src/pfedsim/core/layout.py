@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pfedsim.errors import Error
@@ -30,6 +31,11 @@ class Layout:
     norm: Tensor
     buffers: Tensor
     trainable: Tensor
+
+    @cached_property
+    def statistics(self) -> Tensor:
+        """Where the norm statistics lie."""
+        return self.buffers.nonzero()[:, 0]
 
     def view(self, theta: Tensor, name: str) -> Tensor:
         """The tensor `name` as a shaped view of `theta` (of its last dimension, where `theta` holds several

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, g
 from annotated_types import Ge, Gt, Le
 from pydantic import AllowInfNan, TypeAdapter, ValidationError
 
+from pfedsim.core.robust import Terms, defended
 from pfedsim.core.rows import Rows, weighted_mean
 from pfedsim.core.settings import Settings
 from pfedsim.errors import Error, must
@@ -53,12 +54,14 @@ class Fed:
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """All that the server holds. `round` counts finished rounds; the loop advances it."""
+    """All that the server holds. The loop advances `round`, the number of finished rounds, and `steps`: each
+    client's longest accepted step, by which the guard judges later ones."""
 
     round: int
     model: Tensor
     personal: Rows | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)  # each a Tensor, Rows or Pairs
+    steps: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +88,7 @@ class Message:
 @dataclass(frozen=True, eq=False)
 class Reply:
     """Client to server. `weight`: train samples. `models` and `extra` as in a message. `info` is for people,
-    never for `aggregate`."""
+    never for `aggregate`. `round` and `task`: what it answers, as `job.reply` fills in; another one is a replay."""
 
     client: int
     weight: float
@@ -93,6 +96,8 @@ class Reply:
     extra: Mapping[str, Tensor] = field(default_factory=dict)
     info: Mapping[str, float] = field(default_factory=dict)
     models: Mapping[str, Tensor] = field(default_factory=dict)
+    round: int = -1
+    task: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +151,7 @@ class Method:
     ) -> ServerState:
         """The server after a wave; replies come sorted by client. To "train" there is at least one, to
         another task perhaps none."""
-        return replace(server, model=self.mean(fed, replies))
+        return replace(server, model=self.mean(fed, server, replies))
 
     # at the client
 
@@ -178,10 +183,12 @@ class Method:
 
     # not hooks
 
-    def mean(self, fed: Fed, replies: Sequence[Reply]) -> Tensor:
-        """The replies' models averaged as `weights` says; norm statistics, where they travel, always by
-        train samples."""
-        models = [(r.weight, r.model) for r in replies if r.model is not None]
+    def mean(self, fed: Fed, server: ServerState, replies: Sequence[Reply]) -> Tensor:
+        """The replies' models averaged as `weights` says, or by the robust mean that the run asks for; norm
+        statistics, where they travel, always by train samples."""
+        models: Terms = [(r.weight, r.model) for r in replies if r.model is not None]
+        if fed.settings.defence is not None:
+            models = defended(fed.settings.defence, server.model, models)
         by_samples = weighted_mean(models)
         if self.weights == "samples":
             return by_samples

@@ -4,11 +4,14 @@ changing gives a new one."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
+
+Row = TypeVar("Row")
 
 
 class Rows:
@@ -30,6 +33,10 @@ class Rows:
         """The clients with a row of their own, ascending."""
         return sorted(self._own)
 
+    def some(self, count: int, turn: int) -> list[tuple[int, Tensor]]:
+        """About `count` of the rows that are held, other ones with every turn."""
+        return _some(self._own, count, turn)
+
     def put(self, rows: Mapping[int, Tensor]) -> Rows:
         """The same table with these rows in place of the old ones."""
         return Rows(self.default, self._own | dict(rows))
@@ -50,6 +57,11 @@ class Rows:
         return dict(
             zip(weights, weighted_means([*(self._own[i] for i in held), self.default], table), strict=True)
         )
+
+
+def _some(rows: Mapping[int, Row], count: int, turn: int) -> list[tuple[int, Row]]:
+    step = max(1, len(rows) // count)
+    return list(islice(rows.items(), turn % step, None, step))
 
 
 def weighted_mean(terms: Iterable[tuple[float, Tensor]]) -> Tensor:
@@ -98,6 +110,10 @@ class Pairs:
     def rows(self) -> list[tuple[int, Mapping[int, float]]]:
         """Every client's row, ascending; a row that `put` left alone is the same object in both tables."""
         return sorted(self._rows.items())
+
+    def some(self, count: int, turn: int) -> list[tuple[int, Mapping[int, float]]]:
+        """About `count` clients' rows, other ones with every turn."""
+        return _some(self._rows, count, turn)
 
     def put(self, values: Mapping[tuple[int, int], float]) -> Pairs:
         """The same table with these pairs in place of the old ones."""

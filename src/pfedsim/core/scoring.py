@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pfedsim.core.client import run_to_score
-from pfedsim.core.engine import Absent
+from pfedsim.core.engine import Absent, refuse_if_all_failed
 from pfedsim.core.job import ScoreRequest, Work, Worker, samples_of
 from pfedsim.core.method import Memory, ServerState
 from pfedsim.core.server import Coordinator, send
@@ -116,13 +116,18 @@ def _scored(
     waiting: dict[int, ClientScore] = {}
     turn = iter(clients)
     now = next(turn, None)
+    absent = []
     for done in side.engine.run("score", works, side.deadline):
+        if isinstance(done, Absent):
+            absent.append(done)
         result = _unscored(done, side.fed.classes) if isinstance(done, Absent) else done.result
         assert isinstance(result, ClientScore)
         waiting[done.client] = result
         while now in waiting:
             yield waiting.pop(now)
             now = next(turn, None)
+    if len(works) > 1 or side.fed.clients == 1:
+        refuse_if_all_failed(absent, len(works))
 
 
 def _unscored(absent: Absent, classes: int) -> ClientScore:

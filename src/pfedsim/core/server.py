@@ -7,21 +7,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pfedsim.core.client import hook
-from pfedsim.core.engine import Absent, Done, Engine
-from pfedsim.core.guard import absurd, objection
+from pfedsim.core import guard as guards
+from pfedsim.core import robust
+from pfedsim.core.engine import Absent, Done, Engine, refuse_if_all_failed
+from pfedsim.core.guard import FEWEST, far, flaw, lengths, longest, objection
+from pfedsim.core.hooks import hook
 from pfedsim.core.job import Work
 from pfedsim.core.method import Fed, Memory, Message, Method, Reply, ServerState
+from pfedsim.core.purity import unchanged
 from pfedsim.core.seeds import generator
 from pfedsim.core.wire import Wire
-from pfedsim.errors import Error
+from pfedsim.errors import Error, HookError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_WAVES = 100  # in a round; more is a method that never comes to train
 Traffic = dict[int, tuple[int, int]]  # client -> bytes received, bytes sent
+REJECTED = "rejected"  # the event of a reply that must not count
+ABSURD = "absurd"  # the event of a reply that moved too far and counts
+NO_EFFECT = "no effect"  # the event of a defence that the method does not use
 Event = dict[str, Any]
+Wave = list[tuple[Work, Done | Absent]]
+Good = dict[int, tuple[Message, Reply]]  # client -> what it was sent and what it replied
 Observer = Callable[[Work, Done | Absent], None]
 
 
@@ -42,9 +50,9 @@ class Coordinator:
     def begin(self) -> ServerState:
         """The server before the first round; nobody remembers anything."""
         self.engine.memories.restore({})
-        with hook(self.method, "init"):
+        with hook(self.method, "init", initial=self.fed.initial):
             rng = generator(self.fed.settings.seed, "init")
-            server = _checked(self.fed, self.method.init(self.fed, self.fed.initial, rng))
+            server = _checked(self, None, self.method.init(self.fed, self.fed.initial, rng))
         return replace(server, model=self.wire.sealed_model(server.model))
 
     def snapshot(self, server: ServerState) -> State:
@@ -93,13 +101,15 @@ def run_rounds(
     """From `server` to the end of the schedule, a `Round` at a time; the caller scores, saves and reports in
     between."""
     method, fed = side.method, side.fed
+    failing: set[int] = set()  # clients whose work failed while nobody else's reply could be used
+    proven = bool(side.engine.memories.held() or side.engine.memories.elsewhere())
     for sampled in schedule[server.round :]:
         traffic: Traffic = {}
         events: list[Event] = []
         task, waves = "", 0
         while task != "train":
             # 1. Plan: the method names the wave's task and clients; "train" ends the round.
-            with hook(method, "plan", round=server.round):
+            with hook(method, "plan", round=server.round, server=server, initial=fed.initial):
                 task, clients = method.plan(fed, server, sampled)
                 if (waves := waves + 1) > MOST_WAVES:
                     raise RuntimeError(
@@ -109,60 +119,141 @@ def run_rounds(
             messages = send(side, server, clients, task)
             works = [Work(i, server.round, messages[i], task) for i in sorted(messages)]
             # 3. Work: results come in any order and are taken in the order of clients.
-            results = {done.client: done for done in side.engine.run("train", works, side.deadline)}
+            with unchanged("the work of a client", server.round, server=server, messages=messages):
+                wave = _worked(side, works, events)
             # 4. Guard: what cannot be used becomes an event.
-            good = _accepted(side, [(work, results[work.client]) for work in works], traffic, events)
-            # 5. Accept: from here on the memories that came with these replies count.
-            side.engine.memories.accept([reply.client for reply in good])
-            # 6. Aggregate; a method must learn that it asked in vain, or it would ask for ever.
+            good = _usable(side, wave, traffic, events)
+            moved = _judge(side, server, good, events)
+            # 5. Aggregate; a method must learn that it asked in vain, or it would ask for ever.
             if good or task != "train":
-                rng = generator(fed.settings.seed, f"aggregate/{task}", server.round)
-                with hook(method, "aggregate", round=server.round):
-                    server = _checked(fed, method.aggregate(fed, server, task, good, rng))
+                means = robust.taken
+                server = _aggregated(side, server, task, good, moved, events)
+                if task == "train" and not server.round and fed.settings.defence and robust.taken == means:
+                    why = f"{type(method).__name__}.aggregate does not call self.mean, so defence.rule has no effect"
+                    events.append({"event": NO_EFFECT, "round": 1, "why": why})
+            # 6. Accept: from here on the memories that came with these replies count.
+            side.engine.memories.accept(list(good))
+            proven = proven or bool(good)
+            failing |= {done.client for _, done in wave if isinstance(done, Absent) and done.trace}
+            if len(wave) >= FEWEST or (not proven and len(failing) >= min(2, fed.clients)):
+                refuse_if_all_failed([done for _, done in wave if isinstance(done, Absent)], len(wave))
             events.extend({"round": server.round + 1, **event} for event in side.engine.events)
             side.engine.events.clear()
         server = replace(server, round=server.round + 1)
-        yield Round(server, tuple(sorted(messages)), tuple(good), traffic, tuple(events))
+        replies = tuple(reply for _, reply in good.values())
+        yield Round(server, tuple(sorted(messages)), replies, traffic, tuple(events))
+        del messages, works, wave, good, replies  # their models make room for the next round's
 
 
-def _accepted(
-    side: Coordinator, wave: Sequence[tuple[Work, Done | Absent]], traffic: Traffic, events: list[Event]
-) -> list[Reply]:
-    """The replies that may be aggregated, in the order of clients; counts bytes and writes events."""
-    good: dict[int, tuple[Message, Reply]] = {}
+def _worked(side: Coordinator, works: Sequence[Work], events: list[Event]) -> Wave:
+    """Every client's result in the order of clients; one that does not come is Absent, one that nobody asked for an
+    event."""
+    results: dict[int, Done | Absent] = {}
+    asked = {work.client for work in works}
+    for done in side.engine.run("train", works, side.deadline):
+        if done.client in asked and done.client not in results:
+            results[done.client] = done
+        else:
+            why = "this result came twice" if done.client in asked else "nobody asked for this result"
+            events.append(
+                {"event": REJECTED, "round": works[0].round + 1, "client": done.client, "why": why}
+            )
+    wave = [(work, results.get(work.client) or Absent(work.client, "no result came")) for work in works]
     for work, done in wave:
         for observer in side.observers:
             observer(work, done)
-        reply = done.reply if isinstance(done, Absent) else done.result
-        assert reply is None or isinstance(reply, Reply)
+    return wave
+
+
+def _usable(side: Coordinator, wave: Wave, traffic: Traffic, events: list[Event]) -> Good:
+    """The replies that are what the method declares, in the order of clients; counts bytes and writes events."""
+    good: Good = {}
+    for work, done in wave:
+        about = {"round": work.round + 1, "client": work.client}
+        reply, why = _proper(side, done)
         down, up = traffic.get(work.client, (0, 0))
         sent = 0 if reply is None else side.wire.bytes(reply)
         traffic[work.client] = down + side.wire.bytes(work.message), up + sent
-        about = {"round": work.round + 1, "client": work.client}
         if isinstance(done, Absent):
             events.append({"event": done.event, **about, "why": done.why})
             continue
-        assert reply is not None
-        most = math.inf if side.declared is None else side.declared[work.client]
-        with hook(side.method, "replies", round=work.round):
-            why = objection(side.method, side.fed, side.wire, work.client, work.message, reply, most)
-        if why := why or done.flaw:
-            events.append({"event": "rejected", **about, "why": why})
+        if reply is not None:
+            most = math.inf if side.declared is None else side.declared[work.client]
+            with hook(side.method, "replies", round=work.round):
+                why = objection(side.method, side.fed, side.wire, work, reply, most) or done.flaw
+        if why or reply is None:
+            events.append({"event": REJECTED, **about, "why": why})
         else:
             good[work.client] = work.message, reply
-    if side.fed.settings.guard != "off":
-        rejects = side.fed.settings.guard == "reject"
-        for client, why in absurd(good.values(), side.wire).items():
-            what = "rejected" if rejects else "absurd"
-            events.append({"event": what, "round": wave[0][0].round + 1, "client": client, "why": why})
-            if rejects:
-                del good[client]
-    return [reply for _, reply in good.values()]
+    return good
+
+
+def _proper(side: Coordinator, done: Done | Absent) -> tuple[Reply | None, str]:
+    """A result's reply as plain values, or what is wrong with it."""
+    reply = done.reply if isinstance(done, Absent) else done.result
+    if reply is None and isinstance(done, Absent):
+        return None, ""
+    try:
+        return side.wire.proper(reply), ""
+    except TypeError as error:
+        return None, str(error)
+
+
+def _judge(
+    side: Coordinator, server: ServerState, good: Good, events: list[Event]
+) -> Mapping[str, Mapping[int, float]]:
+    """How far every model moved; takes out those that moved absurdly far."""
+    guard, wire = side.fed.settings.guard, side.wire
+    if guard == "off":
+        return {}
+    moved = lengths(good.values(), wire)
+    for client, (times, why) in far(
+        moved, server.steps, lambda: max(wire.norm(server.model), wire.travels**0.5)
+    ).items():
+        rejects = guard == "reject" or times > guards.ABSURD
+        what = REJECTED if rejects else ABSURD
+        events.append({"event": what, "round": server.round + 1, "client": client, "why": why})
+        if rejects:
+            del good[client]
+    return moved
+
+
+def _aggregated(
+    side: Coordinator,
+    server: ServerState,
+    task: str,
+    good: Good,
+    moved: Mapping[str, Mapping[int, float]],
+    events: list[Event],
+) -> ServerState:
+    """The server after a wave. If the method cannot aggregate all replies but all except one, that one is rejected."""
+
+    def attempt(clients: Sequence[int]) -> ServerState:
+        replies = [good[i][1] for i in clients]
+        rng = generator(side.fed.settings.seed, f"aggregate/{task}", server.round)
+        given: dict[str, Any] = {"server": server, "replies": replies, "initial": side.fed.initial}
+        with hook(side.method, "aggregate", round=server.round, **given):
+            new = _checked(side, server, side.method.aggregate(side.fed, server, task, replies, rng))
+        return replace(new, steps=longest(server.steps, moved, clients))
+
+    try:
+        return attempt(list(good))
+    except HookError as error:
+        for culprit in list(good) if len(good) > 1 else ():
+            try:
+                new = attempt([i for i in good if i != culprit])
+            except HookError:
+                continue
+            why = f"without it the wave can be aggregated, with it {error}"
+            events.append({"event": REJECTED, "round": server.round + 1, "client": culprit, "why": why})
+            del good[culprit]
+            return new
+        raise
 
 
 def send(side: Coordinator, server: ServerState, clients: Sequence[int], task: str) -> dict[int, Message]:
     """The method's messages as they leave the server."""
-    with hook(side.method, "send", round=server.round):
+    with hook(side.method, "send", round=server.round, server=server, initial=side.fed.initial):
         messages = side.method.send(side.fed, server, clients, task)
         if not isinstance(messages, dict) or set(messages) != set(clients):
             raise TypeError(
@@ -171,13 +262,17 @@ def send(side: Coordinator, server: ServerState, clients: Sequence[int], task: s
     return side.wire.sealed_messages(messages)
 
 
-def _checked(fed: Fed, returned: Any) -> ServerState:
-    """A state that a hook returned; a model of another size would fail far from its cause."""
+def _checked(side: Coordinator, before: ServerState | None, returned: Any) -> ServerState:
+    """A state that a hook returned; a model of another size, or one that is not finite, would fail far from its
+    cause."""
     if not isinstance(returned, ServerState):
         raise TypeError(f"it gave {type(returned).__name__}, expected a ServerState")
+    shape = side.fed.initial.shape
     for name, model in _models(returned):
-        if model.shape != fed.initial.shape:
-            raise ValueError(f"{name} has shape {tuple(model.shape)}, expected {tuple(fed.initial.shape)}")
+        if model.shape != shape:
+            raise ValueError(f"{name} has shape {tuple(model.shape)}, expected {tuple(shape)}")
+    if why := flaw(side.fed, side.wire, before, returned):
+        raise ValueError(why)
     return returned
 
 

@@ -6,6 +6,46 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+LABEL_FLIP = "label-flip"
+
+
+class Defence(BaseModel):
+    """A mean that withstands hostile replies, in place of the method's weighted mean of models."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    rule: Literal["median", "trimmed-mean", "norm-clipping", "krum", "multi-krum"] = Field(
+        description="robust mean of the clients' models"
+    )
+    share: float = Field(
+        0.2,
+        ge=0,
+        lt=0.5,
+        description="share of a round's replies that may be hostile: what the rule withstands",
+    )
+
+
+class Attack(BaseModel):
+    """Clients that attack: a share of all clients, drawn from the seed, or clients by number."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    kind: Literal["sign-flip", "scaling", "noise", "label-flip"] = Field(
+        description="sign-flip, scaling, noise: steps backwards, too far, in a random direction; label-flip: "
+        "training on wrong labels"
+    )
+    share: float = Field(0.0, ge=0, le=1, description="share of the clients that attack")
+    clients: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="clients that attack")
+    strength: float = Field(
+        10.0, gt=0, description="how many times as far as an honest step (no effect on label-flip)"
+    )
+
+    @model_validator(mode="after")
+    def _somebody(self) -> Attack:
+        if not self.share and not self.clients:
+            raise ValueError("nobody attacks: set share or clients")
+        return self
+
 
 class Training(BaseModel):
     """What does not depend on the data."""
@@ -30,8 +70,10 @@ class Training(BaseModel):
     )
     guard: Literal["off", "warn", "reject"] = Field(
         "warn",
-        description="off, warn, reject: what becomes of a reply that moved over 100 times as far as the round's median",
+        description="off, warn, reject: what becomes of a reply that moved over 100 times as far as others; over "
+        "10,000 times it is rejected unless off",
     )
+    defence: Defence | None = Field(None, description="robust mean of the clients' models")
     seed: int = Field(
         42, ge=0, description="seed of the initial model, the client schedule and all training"
     )

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pfedsim.core.client import run_client
-from pfedsim.core.engine import Absent, Done
+from pfedsim.core.engine import Absent, Done, failed
 from pfedsim.core.job import Work, Worker
 from pfedsim.core.method import Memory, Reply
 from pfedsim.core.scoring import ClientScore, score_client
-from pfedsim.errors import Error, Unreadable
+from pfedsim.core.wire import is_finite
+from pfedsim.errors import Error, HookError, Unreadable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +21,8 @@ TRAIN, SCORE = "train", "score"
 
 
 def perform(worker: Worker, task: str, work: Work, memory: Memory) -> tuple[Done | Absent, Memory | None]:
-    """The result, and with "train" what the client remembers; Absent where its data cannot be read."""
+    """The result, and with "train" what the client remembers; Absent where the client's data cannot be read or its
+    work fails. What is wrong with the run itself is raised."""
     wall, used = time.perf_counter(), time.process_time()
     result: Reply | ClientScore
     remembered: Memory | None = None
@@ -35,6 +37,12 @@ def perform(worker: Worker, task: str, work: Work, memory: Memory) -> tuple[Done
             raise Error(f"a worker knows no task {task!r}: it trains and scores")
     except Unreadable as error:
         return Absent(work.client, str(error)), None
+    except HookError as error:
+        return failed(work.client, str(error), error), None
+    except Error:
+        raise
+    except Exception as error:
+        return failed(work.client, f"its work failed: {type(error).__name__}: {error}", error), None
     took = time.perf_counter() - wall, time.process_time() - used
     return Done(work.client, result, *took, flaw), remembered
 
@@ -42,7 +50,7 @@ def perform(worker: Worker, task: str, work: Work, memory: Memory) -> tuple[Done
 def _flaw(memory: Memory) -> str:
     """What is wrong with a memory; the loop never sees it, so it is checked where the client is."""
     for name, tensor in _tensors(memory):
-        if not tensor.isfinite().all():
+        if not is_finite(tensor):
             return f"what the client keeps is not finite ({name})"
     return ""
 

@@ -5,12 +5,14 @@ This is the only statement of it. Sealing, byte counts, the guard and the method
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from pfedsim.core.method import Message, Reply
+from pfedsim.core.method import Memory, Message, Reply
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,6 +69,50 @@ class Wire:
         sealed = replace(carrier, models=models, extra=_on_cpu(carrier.extra))
         return sealed if carrier.model is None else replace(sealed, model=self.sealed_model(carrier.model))
 
+    def proper(self, reply: Any) -> Reply:
+        """The reply as plain numbers and dense float32 tensors; raises TypeError with what is wrong where that would
+        change a value. A client may send anything, so this looks at everything before anything is computed."""
+        _expect(reply, Reply, "the reply", "a Reply (make it with job.reply)")
+        assert isinstance(reply, Reply)
+        model = None if reply.model is None else _tensor("model", reply.model, sent=True)
+        models = {name: _tensor(name, t, sent=True) for name, t in _named("models", reply.models).items()}
+        extra = {name: _tensor(name, t, sent=True) for name, t in _named("extra", reply.extra).items()}
+        if "model" in {**models, **extra} or models.keys() & extra.keys():
+            raise TypeError(
+                "it holds a model among its extras, which are sent as they are, or a name twice"
+            )
+        size = len(self.kept)
+        if model is not None and tuple(model.shape) != (size,):
+            raise TypeError(f"model has shape {tuple(model.shape)}, expected ({size},)")
+        for name, tensor in models.items():
+            if tuple(tensor.shape[-1:]) != (size,):
+                raise TypeError(f"{name} has shape {tuple(tensor.shape)}, expected rows of {size} entries")
+        info = {
+            name: float(_number(f"its {name}", x, Real)) for name, x in _named("info", reply.info).items()
+        }
+        return replace(
+            reply,
+            client=int(_number("its client", reply.client, Integral)),
+            weight=float(_number("its weight", reply.weight, Real)),
+            model=model,
+            extra=extra,
+            info=info,
+            models=models,
+            round=int(_number("its round", reply.round, Integral)),
+            task=_expect(reply.task, str, "its task", "a text"),
+        )
+
+    def proper_memory(self, memory: Any) -> Memory:
+        """What a client remembers, as dense tensors; raises TypeError with what is wrong."""
+        _expect(memory, Memory, "what the client keeps", "a Memory (make it with job.remember)")
+        extra = {
+            name: _tensor(name, t) for name, t in _named("what the client keeps", memory.extra).items()
+        }
+        kept = None if memory.kept is None else _tensor("its kept part", memory.kept, sent=True)
+        if kept is not None and tuple(kept.shape) != (len(self.places),):
+            raise TypeError(f"its kept part has shape {tuple(kept.shape)}, expected ({len(self.places)},)")
+        return Memory(kept, extra)
+
     def sealed_messages(self, messages: Mapping[int, Message]) -> dict[int, Message]:
         """A wave's messages as they leave the server; a model sent to many clients is sealed once."""
         models = {id(m.model): m.model for m in messages.values()}
@@ -87,9 +133,9 @@ class Wire:
     def is_finite(self, field: Field) -> bool:
         """Whether all that was sent is a finite number."""
         if not field.is_model or not len(self.places):
-            return all(bool(part.isfinite().all()) for part in _split(field.tensor.reshape(-1)))
+            return is_finite(field.tensor)
         rows = field.tensor.reshape(-1, len(self.kept))
-        return all(bool((part.isfinite() | kept).all()) for row in rows for kept, part in self._pieces(row))
+        return all(is_finite(_without(kept, part)) for row in rows for kept, part in self._pieces(row))
 
     def norm(self, model: Tensor, start: Tensor | None = None) -> float:
         """The Euclidean norm of what was sent of a model, or of its step from `start`."""
@@ -97,16 +143,72 @@ class Wire:
         for row in model.reshape(-1, len(self.kept)):
             origin = None if start is None else _split(start)
             for k, (kept, part) in enumerate(self._pieces(row)):
-                step = part if origin is None else part - origin[k]
-                total += float(step.masked_fill(kept, 0.0).double().square().sum())
+                step = _without(kept, part if origin is None else part - origin[k]).double()
+                total += float((step * step).sum())
         return float(total**0.5)
 
-    def _pieces(self, row: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        return zip(_split(self.kept), _split(row), strict=True)
+    def _pieces(self, row: Tensor) -> Iterator[tuple[Tensor | None, Tensor]]:
+        return zip(self._masks, _split(row), strict=True)
+
+    @cached_property
+    def _masks(self) -> list[Tensor | None]:
+        """Which entries of each piece are kept; None where none is."""
+        return [mask if mask.any() else None for mask in _split(self.kept)]
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether all entries are finite numbers. No sum loses an infinity or a NaN, so a finite sum answers that at a
+    thirtieth of the time."""
+    return all(
+        math.isfinite(part.sum()) or bool(part.isfinite().all()) for part in _split(tensor.reshape(-1))
+    )
+
+
+def _without(kept: Tensor | None, part: Tensor) -> Tensor:
+    return part if kept is None else part.masked_fill(kept, 0.0)
 
 
 def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.cpu() for name, tensor in tensors.items()}
+
+
+def _expect(value: Any, kind: type, what: str, expected: str) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} is {_named_kind(value)}, expected {expected}")
+    return value
+
+
+def _named_kind(value: Any) -> str:
+    return "None" if value is None else f"of type {type(value).__name__}"
+
+
+def _named(what: str, mapping: Any) -> Mapping[str, Any]:
+    _expect(mapping, Mapping, what, "a dict by name")
+    for name in mapping:
+        _expect(name, str, f"a name in {what}", "a text")
+    return mapping  # type: ignore[no-any-return]
+
+
+def _number(what: str, value: Any, kind: type) -> Any:
+    """NumPy's numbers count; a truth value, a text or a tensor does not."""
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise TypeError(f"{what} is {value!r:.60}, expected a number")
+    return value
+
+
+def _tensor(name: str, value: Any, sent: bool = False) -> Tensor:
+    """A dense real tensor without a graph; float32 where it is sent."""
+    import torch
+
+    _expect(value, torch.Tensor, name, "a torch.Tensor")
+    if value.layout != torch.strided or value.device.type == "meta" or value.dtype.is_complex:
+        kind = "on the meta device" if value.device.type == "meta" else f"{value.layout} {value.dtype}"
+        raise TypeError(f"{name} is {kind}, expected dense real numbers")
+    if sent and value.dtype != torch.float32:
+        raise TypeError(f"{name} is {value.dtype}, expected float32")
+    if value.requires_grad or type(value) is not torch.Tensor:
+        value = value.detach().as_subclass(torch.Tensor)
+    return value.contiguous()  # type: ignore[no-any-return]
 
 
 def _split(vector: Tensor) -> tuple[Tensor, ...]:

@@ -6,20 +6,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pfedsim import durable, seal
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.task import Defaults
 from pfedsim.errors import Error
 
-FORMAT = "pfedsim cache 1"
+FORMAT = "pfedsim cache 2"
 ARRAYS = ("x", "y", "client", "domain")
+FILES = (
+    "about.json",
+    "all.npy",
+    *(f"{name}.npy" for name in ARRAYS),
+)  # "all.npy": while pictures are decoded
 Tell = Callable[[str, int, int], None]
 """progress callback: what is being done, how much is done, and the total"""
 
@@ -54,27 +58,19 @@ def cached(
     if (found := _opened(place, name, source, defaults)) is not None:
         return found
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place.parent))
-    except OSError as error:
-        raise Error(
-            f"the cache {place.parent} cannot be written: {error.strerror}; set PFEDSIM_CACHE to another folder"
-        ) from error
-    try:
-        _write(make(aside), aside, source)
-        shutil.rmtree(place, ignore_errors=True)
-        try:
-            aside.rename(place)
-        except OSError:  # another process has just written the same
-            place = aside if not place.is_dir() else place
-        found = _opened(place, name, source, defaults)
+        with durable.building(place, flush=False) as aside:  # its digest is checked on every use
+            _write(make(aside), aside, source)
+            if place.exists():
+                durable.remove(place, lambda file: file in FILES)
+    except durable.Taken:  # another process has just written the same
+        pass
+    except durable.Unwritable as error:
+        raise Error(f"the cache cannot be written: {error}; set PFEDSIM_CACHE to another folder") from error
     except OSError as error:
         raise Error(
             f"{error.filename or place}: {error.strerror or error}; set PFEDSIM_CACHE to cache elsewhere"
         ) from error
-    finally:
-        if aside != place:
-            shutil.rmtree(aside, ignore_errors=True)
+    found = _opened(place, name, source, defaults)
     if found is None:
         raise Error(
             f"the cache in {place} is damaged right after writing it; set PFEDSIM_CACHE to another folder"
@@ -107,7 +103,7 @@ def _write(data: DataSet, folder: Path, source: str) -> None:
         "mean": data.mean,
         "std": data.std,
     }
-    (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
+    (folder / "about.json").write_text(seal.sealed(about), encoding="utf-8")
 
 
 def _opened(place: Path, name: str, source: str, defaults: Defaults | None) -> DataSet | None:
@@ -115,7 +111,7 @@ def _opened(place: Path, name: str, source: str, defaults: Defaults | None) -> D
     from pfedsim.data.task import suiting
 
     try:
-        about = json.loads((place / "about.json").read_text(encoding="utf-8"))
+        about = seal.load(place / "about.json", "a description of cached samples")
         if (about["format"], about["source"]) != (FORMAT, source):
             return None
         arrays = {

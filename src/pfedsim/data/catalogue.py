@@ -34,6 +34,8 @@ class Known:
     """whether --size applies"""
     parts: tuple[str, ...] = ()
     """the parts of a complete copy, if the marker is not enough"""
+    digest: str | None = None
+    """sha256 of the published samples, if there is only one version of them"""
 
     def place(self, data_dir: Path) -> Path | None:
         """The folder that contains it, or None. A data set inside a library has no marker and is always there."""
@@ -127,7 +129,13 @@ MNIST_FILES = _idx_files("", "t10k")
 KNOWN = {
     known.name: known
     for known in (
-        Known("digits", "1,797 digits, 1 x 32 x 32", "", _digits),
+        Known(
+            "digits",
+            "1,797 digits, 1 x 32 x 32",
+            "",
+            _digits,
+            digest="b73c4999a3806fffb276d310173c99e1489d23080984dce56f1d65f03351cf31",
+        ),
         Known(
             "cifar10",
             "60,000 images, 10 classes",
@@ -135,6 +143,7 @@ KNOWN = {
             _cifar10,
             ("cifar-10-batches-bin",),
             parts=(*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"),
+            digest="e9fbfe3cd215e252bde802eb8e15cf68f8a2769ce6d97d3555b3c68fe5f1a996",
         ),
         Known(
             "cinic10",
@@ -158,6 +167,7 @@ KNOWN = {
             _idx("mnist"),
             ("MNIST",),
             parts=MNIST_FILES,
+            digest="f2758268d73e732a21145a5bb508ab12bbac710479e21b1cdd7a29b996021076",
         ),
         Known(
             "fashion-mnist",
@@ -166,6 +176,7 @@ KNOWN = {
             _idx("fashion-mnist"),
             ("FashionMNIST",),
             parts=MNIST_FILES,
+            digest="bd1c6adaf6f14ead7aaa749fe1bf91bec1c107075f01f81541cbe822aa60882d",
         ),
         Known(
             "tiny-imagenet",
@@ -199,6 +210,7 @@ KNOWN = {
             parts=tuple(
                 f"processed.{hospital}.data" for hospital in ("cleveland", "hungarian", "switzerland", "va")
             ),
+            digest="1bfb929a8afb2dba02b3039b9889dee66e4153555f13c59441fb2ce9f068c4ff",
         ),
         Known("watch", "4,677 signals, 10 people", "watch.npz", _watch),
     )
@@ -222,7 +234,14 @@ def read(name: str, folder: Path | None, size: int | None, tell: Tell) -> DataSe
         raise Error(
             f"the download of {name} in {place} is incomplete: `pfedsim data get {name}` resumes it"
         )
-    return known.read(place, size, tell)
+    data = known.read(place, size, tell)
+    if known.digest is not None and data.digest != known.digest:
+        raise Error(
+            f"{place} does not hold {name} as published: the samples' sha256 is {data.digest[:12]}..., not "
+            f"{known.digest[:12]}...; get it again with `pfedsim data get {name}` in another folder, or give your "
+            "own version another name with `pfedsim data add`"
+        )
+    return data
 
 
 __all__ = ["KNOWN", "Defaults", "Known", "data_dir", "read"]

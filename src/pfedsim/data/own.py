@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+from pfedsim import durable
 from pfedsim.data.cache import Tell
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.readers import folders
@@ -30,6 +31,8 @@ class Own:
     client: str | None = None
     drop: tuple[str, ...] = ()
     missing: str = "refuse"
+    digest: str | None = None
+    """sha256 of the samples when they were added"""
 
     def __post_init__(self) -> None:
         if self.layout not in folders.LAYOUTS:
@@ -40,7 +43,16 @@ class Own:
             raise Error(f"size = {self.size}: it should be at least 1")
 
     def read(self, name: str, size: int | None, tell: Tell) -> DataSet:
-        """Read the data set as it was added; `size` overrides the recorded size."""
+        """Read the data set, which must be as it was added; `size` overrides the recorded size."""
+        data = self._read(name, size, tell)
+        if self.digest not in (None, data.digest) and size in (None, self.size):
+            raise Error(
+                f"{name} is not as it was added: the samples in {self.path} have changed; restore them, or add them "
+                "again under another name"
+            )
+        return data
+
+    def _read(self, name: str, size: int | None, tell: Tell) -> DataSet:
         path = Path(self.path)
         if path.is_dir():
             return folders.read(
@@ -83,16 +95,21 @@ def added(data_dir: Path) -> dict[str, Path]:
     return {path.stem: path for path in sorted(data_dir.glob("*.toml"))} if data_dir.is_dir() else {}
 
 
-def check_new(name: str, data_dir: Path, taken: tuple[str, ...]) -> None:
-    """Raise an error if a new data set cannot have this name."""
+def check_new(name: str, own: Own, data_dir: Path, taken: tuple[str, ...]) -> None:
+    """Raise an error if a data set cannot have this name. The same one may be added again."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name) or name.endswith((".npz", *TABLES)):
         raise Error(f"{name!r} cannot name a data set: use lower-case letters, digits, - and _")
     if name in taken:
         raise Error(f"{name} is a data set built into pfedsim; choose another name")
-    if name in added(data_dir):
-        raise Error(
-            f"{name} was already added, in {added(data_dir)[name]}; delete that file first, or choose another name"
-        )
+    if name not in added(data_dir):
+        return
+    file = added(data_dir)[name]
+    before = load(file)
+    way_out = f"in {file}; delete that file first, or choose another name"
+    if replace(before, digest=None) != replace(own, digest=None):
+        raise Error(f"{name} was already added with other settings, {way_out}")
+    if None not in (before.digest, own.digest) and before.digest != own.digest:
+        raise Error(f"{name} was already added with other samples, {way_out}")
 
 
 def add(name: str, own: Own, data_dir: Path) -> Path:
@@ -100,9 +117,9 @@ def add(name: str, own: Own, data_dir: Path) -> Path:
     import tomli_w
 
     file = data_dir / f"{name}.toml"
-    data_dir.mkdir(parents=True, exist_ok=True)
+    durable.make_folder(data_dir)
     content = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(own).items() if v is not None}
-    file.write_text(tomli_w.dumps(content), encoding="utf-8")
+    durable.write(file, tomli_w.dumps(content).encode())
     return file
 
 

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from pfedsim import durable, seal
 from pfedsim.errors import Error
 
 KINDS = ("dirichlet", "dirichlet-plain", "classes", "shards", "quantity", "iid", "domain", "given")
-FORMAT = "pfedsim partition 1"
+FORMAT = "pfedsim partition 1"  # part of every digest
 HOPELESS_AFTER = 1000  # passes, if the best one has not reached half the minimum
 FEW_PASSES = 50  # to find out how many clients are possible
 MOST_PASSES = 5000  # the plain Dirichlet(0.1) of CIFAR-10 with the paper's minimum takes 2,670
@@ -58,29 +59,24 @@ class Partition:
         return h.hexdigest()
 
     def text(self) -> str:
-        """The contents of a partition file: JSON with one client per line."""
-        lines = [
-            json.dumps({"train": s.train.tolist(), "test": s.test.tolist()}, separators=(",", ":"))
-            for s in self.clients
-        ]
+        """The contents of a partition file: JSON with one client per line and the sha256 of it all."""
+        clients = [{"train": s.train.tolist(), "test": s.test.tolist()} for s in self.clients]
+        lines = ",\n".join(json.dumps(client, separators=(",", ":")) for client in clients)
         head = {"format": FORMAT, "digest": self.digest, "data": self.data, "recipe": self.recipe}
-        return json.dumps(head)[:-1] + ', "clients": [\n' + ",\n".join(lines) + "\n]}\n"
+        whole = seal.digest({**head, "clients": clients})
+        return f'{json.dumps(head)[:-1]}, "clients": [\n{lines}\n], "{seal.KEY}": "{whole}"}}\n'
 
     def save(self, path: Path) -> None:
-        path.write_text(self.text(), encoding="utf-8")
+        durable.write(path, self.text().encode())
 
 
 def load(path: Path, data: str, samples: int) -> Partition:
     """Load a partition file. Raises an error if it is damaged or belongs to other data."""
+    content = _content(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.get("format") != FORMAT:
-            raise Error(f"{path} is not a partition file ({FORMAT!r} expected)")
         clients = tuple(Split(_positions(c["train"]), _positions(c["test"])) for c in content["clients"])
         partition = Partition(clients, dict(content["recipe"]), content["data"])
         recorded = content["digest"]
-    except OSError as error:
-        raise Error(f"partition {path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise Error(f"{path} is not a valid partition file: {error}") from error
     if partition.digest != recorded:
@@ -96,10 +92,17 @@ def load(path: Path, data: str, samples: int) -> Partition:
 def names_in(path: Path) -> list[str] | None:
     """The names of the clients in a partition file; None if they have no names."""
     try:
-        names = json.loads(path.read_text(encoding="utf-8"))["recipe"].get("names")
+        names = _content(path)["recipe"].get("names")
         return None if names is None else [str(name) for name in names]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise Error(f"{path} is not a valid partition file: {error}") from error
+
+
+def _content(path: Path) -> dict[str, Any]:
+    content = seal.load(path, "a partition file")
+    if content.get("format") != FORMAT:
+        raise Error(f"{path} is not a partition file ({FORMAT!r} expected)")
+    return content
 
 
 def _in_order(names: list[Any]) -> list[Any]:

@@ -28,6 +28,8 @@ from pfedsim.core.method import Message
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.federation import Federation
 from pfedsim.data.partition import Partition, Split
+from pfedsim.dev import network_bench
+from pfedsim.dev.network_bench import peak_gflops
 from pfedsim.methods import METHODS
 from pfedsim.models.lenet5 import LeNet5
 from pfedsim.runs import config as configs
@@ -56,7 +58,8 @@ class Report:
     """Everything measured, as JSON holds it."""
 
     machine: dict[str, Any] = field(default_factory=dict)
-    matrix_gflops: dict[str, float] = field(default_factory=dict)
+    peak_gflops: float = 0.0
+    networks: list[dict[str, Any]] = field(default_factory=list)
     training: dict[str, dict[str, Any]] = field(default_factory=dict)
     sizes: dict[str, Any] = field(default_factory=dict)
     cores: dict[str, Any] = field(default_factory=dict)
@@ -83,6 +86,7 @@ def bench(repetitions: int = 5, rounds: int = 20, say: Say = print) -> Report:
             ((1, 28, 28), 62, 17),
         ):
             _training(report, shape, classes, batch, repetitions, say)
+        report.networks = network_bench.measure(repetitions, report.peak_gflops, say)
         _sizes(report, repetitions, say)
         _cores(report, repetitions, say)
         _scoring(report, repetitions, say)
@@ -200,25 +204,9 @@ def _machine() -> dict[str, Any]:
 
 
 def _matrix(report: Report, say: Say) -> None:
-    """torch.mm of 1024 x 1024 x 1024 on one thread: the best that this core does."""
-    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
-
-    def products() -> float:
-        for _ in range(3):
-            torch.mm(a, b)
-        return 3.0
-
-    rates = in_turns({"mm": products}, 5)["mm"]
-    gflop = 2 * 1024**3 / 1e9
-    report.matrix_gflops = {
-        "best": rates.best * gflop,
-        "median": rates.median * gflop,
-        "cpu_best": rates.cpu_best * gflop,
-    }
-    say(
-        f"matrix product on one core: {report.matrix_gflops['best']:.0f} GFLOP/s (median "
-        f"{report.matrix_gflops['median']:.0f})"
-    )
+    """What this core can do: the yardstick of all shares."""
+    report.peak_gflops = peak_gflops()
+    say(f"one core does {report.peak_gflops:.0f} GFLOP/s at most")
 
 
 def _training(
@@ -246,8 +234,8 @@ def _training(
             "times_plain_cpu_median": rate.cpu_median / plain.cpu_median,
             "times_loader_best": rate.best / loader.best,
             "times_loader_median": rate.median / loader.median,
-            "share_of_matrix_best": rate.best * mflop / 1e3 / report.matrix_gflops["best"],
-            "share_of_matrix_median": rate.median * mflop / 1e3 / report.matrix_gflops["median"],
+            "share_of_matrix_best": rate.best * mflop / 1e3 / report.peak_gflops,
+            "share_of_matrix_median": rate.median * mflop / 1e3 / report.peak_gflops,
         }
         say(
             f"{name}: {way}: {rate.best:.0f} samples/s (median {rate.median:.0f}), {rate.median / plain.median:.2f} "

@@ -22,11 +22,12 @@ from pfedsim.core.engine import Absent, Done
 from pfedsim.core.job import Job, Work, Worker
 from pfedsim.core.method import Memory, Message, Method, Reply
 from pfedsim.core.rows import Pairs, Rows
-from pfedsim.core.server import State
+from pfedsim.core.server import REJECTED, State
 from pfedsim.core.wire import fields as fields_of
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.federation import Federation
 from pfedsim.data.partition import Partition, Split
+from pfedsim.errors import HookError
 from pfedsim.methods import settings_of
 from pfedsim.runs import config as configs
 from pfedsim.runs.setup import Session, one_thread, prepare
@@ -114,7 +115,10 @@ def states(run: Session, state: State | None = None) -> list[State]:
     """The state after each round; a rejected reply is an error here."""
     found = []
     for round in run.rounds(run.begin() if state is None else run.side.restore(state)):
-        assert not round.events, f"a reply is not what `replies` declares: {round.events[0]['why']}"
+        for event in round.events:
+            if event["event"] != REJECTED:  # its hooks failed
+                raise HookError(event["why"])
+            raise AssertionError(f"a reply is not what `replies` declares: {event['why']}")
         found.append(run.side.snapshot(round.server))
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from pfedsim.core.engine import Absent, Done, Engine, Memories, late
+from pfedsim.core.engine import Absent, Done, Engine, Wrapping
 from pfedsim.core.job import Work
 from pfedsim.core.method import Reply
 from pfedsim.core.seeds import generator
@@ -15,20 +15,13 @@ from pfedsim.core.settings import Dropouts
 NEVER, LATE = "dropped out", "late"
 
 
-class Dropping:
+class Dropping(Wrapping):
     """Whether a client answers in a round is drawn by address, which changes no other draw. One that is late
     does its work in vain; one that drops out does none. Scores are not concerned."""
 
     def __init__(self, engine: Engine, dropouts: Dropouts, seed: int):
-        self._engine, self._dropouts, self._seed = engine, dropouts, seed
-        self.events = engine.events
-
-    @property
-    def memories(self) -> Memories:
-        return self._engine.memories
-
-    def close(self) -> None:
-        self._engine.close()
+        super().__init__(engine)
+        self._dropouts, self._seed = dropouts, seed
 
     def fate(self, round: int, client: int) -> str:
         """What becomes of this client in this round; nothing where it answers in time."""
@@ -55,6 +48,6 @@ class Dropping:
         for done in self._engine.run(task, list(asked.values()), deadline):
             if fates[done.client] == LATE and isinstance(done, Done):
                 assert isinstance(done.result, Reply)
-                yield late(asked[done.client], done.result)
+                yield Absent(done.client, "its reply came too late", LATE, done.result)
             else:
                 yield done

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pfedsim.core.engine import Absent, Done, HeldMemories, late
+from pfedsim.core.engine import Absent, Done, HeldMemories, timed_out
 from pfedsim.core.job import Work, Worker
 from pfedsim.core.tasks import perform
 
@@ -31,7 +31,7 @@ class Serial:
         began = time.monotonic()
         for work in works:
             if deadline is not None and time.monotonic() - began > deadline:
-                yield late(work)
+                yield timed_out(work, "it was not asked before the deadline")
                 continue
             threads = torch.get_num_threads()
             torch.set_num_threads(1)  # sums split over threads have other bits
@@ -40,7 +40,7 @@ class Serial:
             finally:
                 torch.set_num_threads(threads)
             if deadline is not None and time.monotonic() - began > deadline:
-                yield late(work)
+                yield timed_out(work, "its reply came after the deadline")
                 continue
             if memory is not None:
                 self.memories.offer(work.client, memory)

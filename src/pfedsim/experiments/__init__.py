@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pfedsim.experiments.cell import Cell as Cell
     from pfedsim.experiments.cell import Record as Record
     from pfedsim.experiments.cell import base_name as base_name
+    from pfedsim.experiments.cluster import run_on_cluster as run_on_cluster
     from pfedsim.experiments.compare import Comparison as Comparison
     from pfedsim.experiments.distil import Clock as Clock
     from pfedsim.experiments.distil import run_cell as run_cell
@@ -26,6 +27,7 @@ __all__, __getattr__, __dir__ = public(
     __name__,
     {
         "pfedsim.experiments.cell": "Cell Record base_name",
+        "pfedsim.experiments.cluster": "run_on_cluster",
         "pfedsim.experiments.compare": "Comparison",
         "pfedsim.experiments.distil": "Clock run_cell",
         "pfedsim.experiments.packing": "packed unpacked",

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from pfedsim import seal
 from pfedsim.data.task import Defaults
 from pfedsim.errors import Error
 from pfedsim.methods import label
@@ -19,7 +20,7 @@ from pfedsim.runs import config as configs
 from pfedsim.runs.config import Config
 from pfedsim.runs.reader import slug
 
-FORMAT = "pfedsim cell 1"
+FORMAT = "pfedsim cell 2"
 OF_THE_MACHINE = ("digests", "backend")  # known only when a cell runs
 
 
@@ -87,8 +88,8 @@ class Record:
     """versions, backend, machine and seconds"""
 
     def text(self) -> str:
-        """The JSON file's content, one key per line."""
-        content = {
+        """The JSON file's content, one key per line, with its sha256."""
+        content: dict[str, Any] = {
             "format": FORMAT,
             "kind": self.cell.kind,
             "words": dict(self.cell.words),
@@ -97,6 +98,7 @@ class Record:
             "found": self.found,
             "made": self.made,
         }
+        content[seal.KEY] = seal.digest(content)
         lines = [f"{json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in content.items()]
         return "{" + ",\n ".join(lines) + "}\n"
 

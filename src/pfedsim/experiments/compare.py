@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from pfedsim.runs.reader import Run
 from pfedsim.runs.setup import federate
 
 if TYPE_CHECKING:
+    from pfedsim.experiments.runner import Work
     from pfedsim.report.statistics import Difference
 
 ALONE = "Local-Only"
@@ -124,9 +125,11 @@ def compare(
     watch: Watch | None = None,
     federation: Federation | None = None,
     rerun: Sequence[str] = (),
+    allow_drift: bool = False,
 ) -> Comparison:
     """Run every method with every seed in `out`, on `federation` (default: that of the configuration). Local-Only
-    is always included. `rerun`: methods whose earlier runs are deleted first."""
+    is always included. `rerun`: methods whose earlier runs are deleted first; `allow_drift`: nodes of a cluster
+    may differ from this machine."""
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise Error(f"seeds {', '.join(map(str, seeds)) or 'missing'}: give different integers from 0")
     specs = with_local_only(config, methods)
@@ -144,10 +147,14 @@ def compare(
         if cell.config.method in again:
             store.remove(cell)
     found = {key: store.find(cell) for key, cell in cells.items()}
-    _run_missing([cells[key] for key, run in found.items() if run is None], store, config, watch)
+    missing = [cells[key] for key, run in found.items() if run is None]
+    if config.engine == "ray":
+        _run_on_cluster(missing, store, config, watch, allow_drift)
+    else:
+        _run_missing(missing, store, config, watch)
     runs: dict[str, dict[int, Run]] = {}
     for (name, seed), cell in cells.items():
-        runs.setdefault(name, {})[seed] = found[name, seed] or Run(store.path(cell))
+        runs.setdefault(name, {})[seed] = found[name, seed] or Run(store.path(cell), trust=True)
     return Comparison(runs, tuple(seeds), keep)
 
 
@@ -187,6 +194,41 @@ def _run_missing(cells: Sequence[Cell], store: Folders, config: Config, watch: W
         for _, failure in ended:
             if failure is not None:
                 raise failure
+
+
+def _run_on_cluster(
+    cells: Sequence[Cell], store: Folders, config: Config, watch: Watch | None, allow_drift: bool
+) -> None:
+    """Run the cells on a Ray cluster, one per core."""
+    from pfedsim.experiments.cluster import ALONE as ONE_CORE
+    from pfedsim.experiments.cluster import run_on_cluster
+
+    tell = watch or (lambda _: None)
+    alone = [Cell({**cell.words, **ONE_CORE}) for cell in cells]
+    progress = run_on_cluster(
+        alone,
+        partial(_work_in, store.folder.resolve()),
+        lambda _, done: tell(done),
+        store.federation,
+        address=config.address,
+        jobs=config.workers,
+        allow_drift=allow_drift,
+    )
+    with closing(progress) as ended:
+        for cell, failure in ended:
+            if failure is not None:
+                raise failure
+            if not (store.path(cell) / "summary.json").is_file():
+                raise Error(
+                    f"{store.path(cell)} was written on another machine and is not here: choose a folder on a "
+                    "path that all nodes share"
+                )
+
+
+def _work_in(folder: Path, federation: Federation | None) -> Work:
+    """What a node does with the cells of the comparison in this folder."""
+    assert federation is not None
+    return Folders(folder, federation).execute
 
 
 def load(folder: Path) -> Comparison:

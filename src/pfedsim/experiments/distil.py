@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from pfedsim.data.federation import Federation
+from pfedsim.durable import Busy
 from pfedsim.errors import Error
 from pfedsim.experiments.cell import Cell, Record
 from pfedsim.experiments.packing import packed
-from pfedsim.runs import manifest
-from pfedsim.runs.durable import Busy
+from pfedsim.runs import manifest, names
 from pfedsim.runs.execute import execute
 from pfedsim.runs.execution import Watch
 from pfedsim.runs.news import complete_records
@@ -49,8 +48,7 @@ def run_cell(
     clock = Clock()
     config = cell.config.model_copy(update={"workers": 1})
     federation = federation or federate(config)
-    earlier = sum(line.get("seconds", 0) for line in complete_records(folder / "timings.jsonl"))
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    earlier = sum(line.get("seconds", 0) for line in complete_records(folder / names.TIMINGS))
     try:
         run = execute(config, folder, federation, watch, resume=folder.exists())
     except Busy:
@@ -58,7 +56,7 @@ def run_cell(
     except Error:
         if not earlier:
             raise
-        shutil.rmtree(folder)  # made with other software, or damaged: start over
+        names.remove(folder)  # made with other software, or damaged: start over
         earlier = 0.0
         run = execute(config, folder, federation, watch)
     made = manifest.stored(folder)["made_with"]
@@ -94,6 +92,8 @@ def distil(run: Run, federation: Federation) -> dict[str, Any]:
     pairs = run.similarity()
     if pairs is not None and pairs.ids:
         found["similarity"] = packed(pairs, summary["clients"])
+    if "incidents" in summary:
+        found["incidents"] = summary["incidents"]
     digests = ("config_digest", "models_digest")
     for name in ("bytes_down_per_client_round", "bytes_up_per_client_round", *digests):
         found[name] = summary[name]

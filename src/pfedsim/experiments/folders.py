@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pfedsim import durable
+from pfedsim.durable import locked
 from pfedsim.errors import Error
 from pfedsim.experiments.cell import Cell
 from pfedsim.methods import label
+from pfedsim.runs import names
 from pfedsim.runs.config import Config
-from pfedsim.runs.durable import locked
 from pfedsim.runs.reader import Run, is_run_folder, load_config, slug
 
 if TYPE_CHECKING:
@@ -25,16 +27,41 @@ def is_comparison(place: Path) -> bool:
     """Whether a folder contains only runs and other files written by `compare`, or is empty."""
     if not place.is_dir():
         return False
-    names = list(place.iterdir())
-    others = [p for p in names if p.name not in BESIDE]
-    return all(p.is_dir() and is_run_folder(p) for p in others) and (bool(others) or not names)
+    found = list(place.iterdir())
+    others = [p for p in found if durable.final_name(p.name) not in BESIDE]
+    return all(p.is_dir() and is_run_folder(p) for p in others) and (bool(others) or not found)
 
 
 def runs_in(place: Path) -> list[Path]:
     """The folders of the runs in a comparison's folder; empty for any other folder."""
     if not is_comparison(place) or is_run_folder(place):
         return []
-    return sorted(p for p in place.iterdir() if p.name not in BESIDE)
+    return sorted(p for p in place.iterdir() if durable.final_name(p.name) not in BESIDE)
+
+
+def delete(place: Path) -> None:
+    """Delete a run or a comparison. Refuses one that is in use, and one with files that pfedsim did not write."""
+    runs = [place] if is_run_folder(place) else runs_in(place)
+    names.refuse_others(place, names.is_ours if runs == [place] else _is_ours)
+    with ExitStack() as stack:
+        for run in runs:
+            stack.enter_context(locked(run))
+        for run in runs:
+            names.remove(run)
+        if place.is_dir():
+            durable.remove(place, _is_beside)
+
+
+def _is_beside(name: str) -> bool:
+    """Whether `compare` writes a file or folder of this name, relative to its own folder, beside the runs."""
+    first, _, rest = name.partition("/")
+    return durable.final_name(first) in BESIDE and (not rest or names.is_ours(name))
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a file or folder of this name, relative to a comparison's folder, is beside the runs or in one."""
+    rest = name.partition("/")[2]
+    return _is_beside(name) or not rest or names.is_ours(rest)
 
 
 class Folders:
@@ -66,7 +93,10 @@ class Folders:
         before = load_config(folder)
         if before.digest() != wanted.digest():
             raise Error(_another(folder, before, wanted, cell.config.method))
-        return Run(folder) if (folder / "summary.json").is_file() else None
+        finished = (folder / "summary.json").is_file() and not (folder / names.CHECKPOINT).exists()
+        return (
+            Run(folder, trust=True) if finished else None
+        )  # preparing the cell has run its network's code
 
     def execute(self, cell: Cell, watch: Watch | None) -> None:
         """Run the cell, or resume it if it was stopped."""
@@ -79,8 +109,7 @@ class Folders:
         """Delete the cell's run, unless another process uses it."""
         folder = self.path(cell)
         if folder.is_dir() and is_run_folder(folder):
-            with locked(folder):
-                shutil.rmtree(folder)
+            delete(folder)
 
 
 def _another(folder: Path, before: Config, wanted: Config, method: str) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pfedsim import durable, seal
 from pfedsim.errors import Error
 from pfedsim.experiments.cell import FORMAT, OF_THE_MACHINE, Cell, Record
+from pfedsim.runs import names
 
 RUNS = ".runs"  # contains the folders of unfinished runs
 
@@ -22,6 +21,8 @@ class Store:
         self.folder = folder
         self._paths: dict[str, Path] = {}  # by digest: a report looks for the same cell many times
         self._found: dict[Path, tuple[int, Record | None]] = {}
+        self.damaged: dict[Path, str] = {}
+        """what is wrong with the files that were looked at and could not be used; their cells count as missing"""
 
     def path(self, cell: Cell) -> Path:
         """The cell's JSON file."""
@@ -34,37 +35,52 @@ class Store:
         return self.folder / RUNS / cell.name.replace("/", "-")
 
     def find(self, cell: Cell) -> Record | None:
-        """The finished cell, if it was run with its current settings."""
+        """The finished cell, if it is intact and was run with its current settings."""
         path = self.path(cell)
         if not path.is_file():
             return None
         written = path.stat().st_mtime_ns
         if self._found.get(path, (0,))[0] != written:
-            record = read(path)
-            now, then = cell.settings(), record.settings
-            self._found[path] = written, record if _agrees(now, then) else None
+            record = self._read(path)
+            agrees = record is not None and _agrees(cell.settings(), record.settings)
+            self._found[path] = written, record if agrees else None
         return self._found[path][1]
+
+    def _read(self, path: Path) -> Record | None:
+        """The cell in this file; None if the file is damaged, which is remembered."""
+        try:
+            return read(path)
+        except Error as error:
+            self.damaged[path] = str(error)
+            return None
 
     def put(self, record: Record) -> Path:
         """Write a finished cell atomically and delete its run folder."""
         path = self.path(record.cell)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_suffix(f".{os.getpid()}.part")
-        aside.write_text(record.text(), encoding="utf-8")
-        aside.replace(path)
+        durable.make_folder(path.parent)
+        durable.write(path, record.text().encode())
         self._found.pop(path, None)
-        shutil.rmtree(self.run_folder(record.cell), ignore_errors=True)
+        self.damaged.pop(path, None)
+        if (run := self.run_folder(record.cell)).is_dir():
+            names.remove(run)
         return path
 
     def tidy(self) -> None:
-        """Delete the folder of unfinished runs if it is empty. Call this only while nothing runs."""
-        if (runs := self.folder / RUNS).is_dir() and not any(runs.iterdir()):
-            runs.rmdir()
+        """Delete the run folders of finished cells, which `put` leaves if it is killed, and the folder of unfinished
+        runs if it is empty. Call this only while nothing runs."""
+        runs = self.folder / RUNS
+        if not runs.is_dir():
+            return
+        for record in self.all() if any(runs.iterdir()) else []:
+            if (run := self.run_folder(record.cell)).is_dir() and self.find(record.cell) is not None:
+                names.remove(run)
+        durable.remove_empty(runs)
 
     def all(self) -> list[Record]:
-        """Every finished cell, sorted by file name."""
+        """Every finished cell that is intact, sorted by file name."""
         paths = sorted(self.folder.rglob("*.json"))
-        return [read(path) for path in paths if RUNS not in path.relative_to(self.folder).parts]
+        ours = (path for path in paths if RUNS not in path.relative_to(self.folder).parts)
+        return [record for path in ours if (record := self._read(path)) is not None]
 
     def records(self, cells: Iterable[Cell]) -> list[Record]:
         """The finished ones of these cells, in order."""
@@ -82,11 +98,11 @@ def _agrees(now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
 
 
 def read(path: Path) -> Record:
-    """Read a finished cell from its file."""
+    """Read a finished cell from its file, which must match its sha256 and its name."""
+    content = seal.load(path, "a finished cell")
+    if content.get("format") != FORMAT:
+        raise Error(f"{path} is not a finished cell ({FORMAT!r} expected)")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.get("format") != FORMAT:
-            raise Error(f"{path} is not a finished cell ({FORMAT!r} expected)")
         cell = Cell(content["words"], content["kind"], tuple(content["extra"].items()))
         scores = [
             value
@@ -95,8 +111,9 @@ def read(path: Path) -> Record:
         ]
         if not all(value is None or isinstance(value, int | float) for value in scores):
             raise ValueError("a score is not a number")
-        return Record(cell, content["settings"], content["found"], content["made"])
-    except OSError as error:
-        raise Error(f"{path} cannot be read: {error.strerror}") from error
+        record = Record(cell, content["settings"], content["found"], content["made"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Error(f"{path} is not a valid cell: {error}; delete it to run the cell again") from error
+        raise Error(f"{path} is not a valid cell: {error}") from error
+    if not path.stem.endswith(cell.digest[:8]):
+        raise Error(f"{path} holds another cell than its name says, with the digest {cell.digest[:8]}")
+    return record

@@ -37,11 +37,11 @@ class Input(BaseModel):
 
 
 class ExportConfig(BaseModel):
-    """The contents of config.json."""
+    """The contents of config.json, which also holds the sha256 of all this."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal["pfedsim-model/1"] = "pfedsim-model/1"
+    format: Literal["pfedsim-model/2"] = "pfedsim-model/2"
     network: str = Field(pattern=rf"^([a-z0-9_]+|{NETWORK}:[A-Za-z_][A-Za-z0-9_]*)$")
     """the name of a pfedsim network, or the class in network.py"""
     arguments: dict[str, Any]
@@ -57,3 +57,5 @@ class ExportConfig(BaseModel):
     """the largest difference between the exported programs' scores and the model's, and the number of samples"""
     files: dict[FileName, str]
     """sha256 of each file"""
+    samples: str | None = None
+    """sha256 of samples.npz, which may be deleted before the export is shared"""

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_of
 
+from pfedsim import seal
 from pfedsim.errors import Error
 from pfedsim.export.client_model import ClientModel, rebuild
 from pfedsim.export.config import NETWORK, TENSORS, ExportConfig
@@ -29,7 +30,7 @@ def load(path: str | Path, trust: bool = False) -> ClientModel:
         if not trust:
             raise Error(
                 f"{folder} contains the code of its network, which would be run: read {folder / NETWORK}, then "
-                "load it with trust"
+                "say that you trust it (--trust, in Python pfedsim.load(path, trust=True))"
             )
         network = f"{folder / network}"
     try:
@@ -54,7 +55,7 @@ def read_config(folder: Path) -> ExportConfig:
             "OUT writes one)"
         )
     try:
-        return ExportConfig.model_validate_json(path.read_bytes())
+        return ExportConfig.model_validate(seal.load(path, "an export's description"))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))

@@ -13,15 +13,15 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from pfedsim import __version__
+from pfedsim import __version__, durable, seal
 from pfedsim.data.federation import Federation
-from pfedsim.data.partition import names_in
 from pfedsim.errors import Error
 from pfedsim.export.card import card
 from pfedsim.export.client_model import ClientModel
 from pfedsim.export.config import NETWORK, ONNX, PT2, TENSORS, ExportConfig, Input
 from pfedsim.export.programs import write_onnx, write_pt2
-from pfedsim.export.read import load
+from pfedsim.export.read import checked, load, read_config
+from pfedsim.runs.manifest import place_in
 from pfedsim.runs.reader import Run
 from pfedsim.runs.setup import federate
 
@@ -30,11 +30,11 @@ SAMPLES = "samples.npz"
 
 def load_federation(run: Run, data_dir: str | None = None) -> Federation:
     """The run's federation, with its data read again from the run's data folder or from `data_dir`."""
-    place = {
-        "data_dir": data_dir or run.manifest.get("place", {}).get("data_dir"),
-        "partition": str(run.path / "partition.json"),
+    where = {
+        "data_dir": data_dir or place_in(run.manifest).get("data_dir"),
+        "partition": str(run.verified("partition.json")),
     }
-    return federate(run.config.model_copy(update=place))
+    return federate(run.config.model_copy(update=where))
 
 
 def export(
@@ -48,27 +48,38 @@ def export(
     samples: bool = False,
 ) -> Path:
     """Write the folder `out` completely, or not at all. ONNX, torch.export and the client's test samples need the
-    run's `federation`."""
+    run's `federation`. If `out` already holds this export, nothing is done."""
     model = run.client(client)
+    durable.refuse_link(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        wanted = {TENSORS, *([ONNX] if onnx else []), *([PT2] if pt2 else [])}
+        if _is_there(out, _origin(run, client), wanted, samples):
+            return out
         raise Error(f"{out} already exists; choose a new folder for the export")
     target = out.resolve()
     if target == Path.cwd():
         raise Error(f"{out} is the working directory; choose a new folder for the export")
-    part = target.with_name(target.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
-        x = _write(run, client, model, part, federation, onnx, pt2, samples)
-        if not load(part, trust=True).scores(x).equal(model.scores(x)):
+    with durable.building(target) as aside:
+        x = _write(run, client, model, aside, federation, onnx, pt2, samples)
+        if not load(aside, trust=True).scores(x).equal(model.scores(x)):
             raise Error(
                 f"client {client}'s model gives different scores when loaded from its export; it is not exported"
             )
-        shutil.rmtree(target, ignore_errors=True)
-        part.rename(target)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return out
+
+
+def _is_there(out: Path, origin: dict[str, Any], wanted: set[str], samples: bool) -> bool:
+    """Whether the folder holds an intact export of this origin with these files."""
+    try:
+        config = read_config(out)
+        for name, digest in config.files.items():
+            checked(out, name, digest)
+        if config.samples is not None:
+            checked(out, SAMPLES, config.samples)
+    except Error:
+        return False
+    found = set(config.files) - {NETWORK}
+    return config.run == origin and found == wanted and (config.samples is not None) == samples
 
 
 def _write(
@@ -96,6 +107,9 @@ def _write(
         differences = {"samples": len(x)}
         differences |= {ONNX: write_onnx(model, x, folder / ONNX)} if onnx else {}
         differences |= {PT2: write_pt2(model, x, folder / PT2)} if pt2 else {}
+    files = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir())}
+    if samples and federation is not None:
+        np.savez_compressed(folder / SAMPLES, x=x.numpy(), y=y.numpy(), classes=np.array(model.classes))
     asked = inspect.signature(type(model.module).__init__).parameters
     arguments = {"shape": list(model.shape), "classes": len(model.classes)}
     config = ExportConfig(
@@ -114,11 +128,10 @@ def _write(
         test=_scores(run, client),
         run=_origin(run, client),
         checked=differences,
-        files={p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir())},
+        files=files,
+        samples=hashlib.sha256((folder / SAMPLES).read_bytes()).hexdigest() if samples else None,
     )
-    if samples and federation is not None:  # not listed in `files`: they may be removed before sharing
-        np.savez_compressed(folder / SAMPLES, x=x.numpy(), y=y.numpy(), classes=np.array(model.classes))
-    (folder / "config.json").write_text(config.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    (folder / "config.json").write_text(seal.sealed(config.model_dump()), encoding="utf-8")
     (folder / "README.md").write_text(card(config), encoding="utf-8")
     return x
 
@@ -168,7 +181,7 @@ def _scores(run: Run, client: int) -> dict[str, Any]:
 
 def _origin(run: Run, client: int) -> dict[str, Any]:
     summary, digests = run.summary, run.config.digests
-    names = names_in(run.path / "partition.json")
+    names = run.client_names()
     return {
         "client": client,
         **({} if names is None else {"name": names[client]}),

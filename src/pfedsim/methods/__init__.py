@@ -115,11 +115,12 @@ def label(method: Method) -> str:
         f.name: getattr(method, f.name) for f in fields(method) if getattr(method, f.name) != f.default
     }
     kind = type(method)
+    title = kind.title if "title" in vars(kind) and kind.title else kind.__name__
     for preset, options in kind.presets.items():
         if given and given == {k: v for k, v in options.items() if v != _default(kind, k)}:
-            return f"{kind.title or kind.__name__}:{preset}"
+            return f"{title}:{preset}"
     inside = ", ".join(f"{k}={v}" for k, v in given.items())
-    return (kind.title or kind.__name__) + (f"({inside})" if inside else "")
+    return title + (f"({inside})" if inside else "")
 
 
 def _default(kind: type[Method], option: str) -> Any:

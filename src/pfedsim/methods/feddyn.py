@@ -41,7 +41,7 @@ class FedDyn(Method):
     def gradient(self, job: Job, theta: Tensor, batches: Sequence[Batch]) -> Tensor:
         g = job.grad(theta, batches[0])
         shrink = self.clip / max(self.clip, float(g.norm()))
-        return shrink * g - _memory(job) + self.alpha * (theta - job.start.theta)
+        return g.mul_(shrink).sub_(_memory(job)).add_((theta - job.start.theta).mul_(self.alpha))
 
     def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
         moved = (ends[-1] - job.start.theta).where(job.fed.layout.trainable, 0)
@@ -56,7 +56,7 @@ class FedDyn(Method):
             assert reply.model is not None
             moved = (reply.model.double() - theta).where(fed.layout.trainable, 0)
             h = h - self.alpha / fed.clients * moved  # n: all clients
-        model = (self.mean(fed, replies).double() - h / self.alpha).float()
+        model = (self.mean(fed, server, replies).double() - h / self.alpha).float()
         return replace(server, model=model, extra={**server.extra, "h": h})
 
 

@@ -135,7 +135,7 @@ class FedGen(Method):
                 return torch.stack([fed.net.head_grad(phi, z, w)[1] for phi, w in pairs]).sum(0)
 
             state = {**state, **make.step(state, y, rng, by_features, self.lr * self.fade**server.round)}
-        return replace(server, model=self.mean(fed, replies), extra=state)
+        return replace(server, model=self.mean(fed, server, replies), extra=state)
 
 
 def _draw(labels: Tensor, count: int, rng: torch.Generator) -> Tensor:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 OURS = {
     "lenet5": "pfedsim.models.lenet5:LeNet5",
     "mobilenetv2": "pfedsim.models.mobilenetv2:MobileNetV2",
+    "resnet20": "pfedsim.models.resnet20:ResNet20",
     "mlp": "pfedsim.models.small:MLP",
     "cnn1d": "pfedsim.models.small:CNN1d",
 }

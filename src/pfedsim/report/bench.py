@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import matplotlib
+
+from pfedsim import durable
+from pfedsim.report.figures import saved
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -22,16 +26,16 @@ HEADINGS = (
     "median",
     "times DataLoader, best",
     "median",
-    "of the matrix rate, best",
+    "of the core, best",
     "median",
 )
 
 
 def write(report: Report, folder: Path) -> list[Path]:
     """Write bench.json, bench.md and bench.png."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "bench.json").write_text(json.dumps(report.plain(), indent=1) + "\n", encoding="utf-8")
-    (folder / "bench.md").write_text(markdown(report), encoding="utf-8")
+    durable.make_folder(folder)
+    durable.write(folder / "bench.json", (json.dumps(report.plain(), indent=1) + "\n").encode())
+    durable.write(folder / "bench.md", markdown(report).encode())
     return [folder / "bench.json", folder / "bench.md", chart(report, folder / "bench.png")]
 
 
@@ -41,8 +45,7 @@ def markdown(report: Report) -> str:
     lines = [
         f"{m['cpu']}, {m['cores']} cores, kernels {m['kernels'] or 'none'}, torch {m['torch']}; one "
         "thread a client. "
-        f"Matrix product: {report.matrix_gflops['best']:.0f} GFLOP/s best, "
-        f"{report.matrix_gflops['median']:.0f} median.",
+        f"The core does {report.peak_gflops:.0f} GFLOP/s at most.",
         "",
         "| " + " | ".join(HEADINGS) + " |",
         "|---" + "|---:" * (len(HEADINGS) - 1) + "|",
@@ -56,7 +59,7 @@ def markdown(report: Report) -> str:
                 f"{r['times_loader_median']:.2f} "
                 f"| {100 * r['share_of_matrix_best']:.0f}% | {100 * r['share_of_matrix_median']:.0f}% |"
             )
-    lines += _sizes(report)
+    lines += networks(report.networks) + _sizes(report)
     lines += ["", "| eight clients side by side | samples/s best | median |", "|---|---:|---:|"]
     lines += [f"| {name} | {r['best']:,.0f} | {r['median']:,.0f} |" for name, r in report.cores.items()]
     lines += ["", "| scoring 100 x 300 images, one core | images/s best | median |", "|---|---:|---:|"]
@@ -86,6 +89,28 @@ def markdown(report: Report) -> str:
         f"Peak memory of the process and its largest worker: {report.peak_memory_mb:.0f} MB.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def networks(rows: list[dict[str, Any]]) -> list[str]:
+    """Networks on both backends as a Markdown table."""
+    lines = [
+        "",
+        "| one core, CPU time, median | batch | MFLOP a sample | torch, ms a step | of the core | torch backend, "
+        "times torch | native, ms | times torch | of the core | scoring, times torch |",
+        "|---" + "|---:" * 9 + "|",
+    ]
+    for r in rows:
+        cells = [r["network"], r["batch"], f"{r['mflop']:.1f}", f"{r['torch_ms']:.2f}"]
+        cells += [f"{100 * r['torch_share']:.0f}%", f"{r['torch_backend_times']:.2f}"]
+        if "native_ms" in r:
+            cells += [
+                f"{r['native_ms']:.2f}",
+                f"{r['native_times']:.2f}",
+                f"{100 * r['native_share']:.0f}%",
+            ]
+            cells.append(f"{r['native_scoring_times']:.2f}")
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return lines
 
 
 def _sizes(report: Report) -> list[str]:
@@ -121,6 +146,4 @@ def chart(report: Report, path: Path) -> Path:
     axes.grid(alpha=0.3, axis="y")
     axes.legend(frameon=False, loc="upper left")
     axes.margins(y=0.15)
-    figure.savefig(path, dpi=130, bbox_inches="tight")
-    plt.close(figure)
-    return path
+    return saved(figure, path)

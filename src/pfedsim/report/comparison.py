@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from pfedsim import escape
+from pfedsim import durable, escape
 from pfedsim.errors import Error
 from pfedsim.experiments.compare import ALONE, COMMON, Comparison
 from pfedsim.report import pictures
@@ -164,7 +164,7 @@ def verdict(comparison: Comparison) -> str:
     served = {m: float(comparison.figures(m, "served", "micro").mean()) for m in comparison.methods}
     others = {m: v for m, v in served.items() if m != ALONE}
     if not others:
-        return "Only Local-Only was run: nothing is compared."
+        return "Only Local-Only was run: nothing is compared." + _incidents(comparison)
     best = max(others, key=lambda m: others[m])
     gap = 100 * (served[best] - served[ALONE])
     worse = _worse_off(comparison, best).text
@@ -177,7 +177,18 @@ def verdict(comparison: Comparison) -> str:
     after = {m: float(comparison.figures(m, "finetuned", "micro").mean()) for m in served}
     if not np.isnan(list(after.values())).any():
         text += _after_local_epochs(others, after, best)
-    return text
+    return text + _incidents(comparison)
+
+
+def _incidents(comparison: Comparison) -> str:
+    """Which runs had incidents, so that nobody reads their numbers as those of an undisturbed run."""
+    marked = [
+        f"{method}, seed {seed} ({run.incidents})"
+        for method, by_seed in comparison.runs.items()
+        for seed, run in by_seed.items()
+        if run.incidents
+    ]
+    return f" Incidents, which events.jsonl names: {'; '.join(marked)}." if marked else ""
 
 
 def _after_local_epochs(others: dict[str, float], after: dict[str, float], best: str) -> str:
@@ -247,7 +258,7 @@ def client_csv(comparison: Comparison) -> str:
 
 def write(comparison: Comparison, folder: Path, chosen: Sequence[str] = ()) -> list[Path]:
     """Write table.md, table.tex, table.csv, gains.csv, and the pictures as PNG in figures/."""
-    folder.mkdir(parents=True, exist_ok=True)
+    durable.make_folder(folder)
     shown = tables(comparison, chosen)
     said = [escape.markdown(text(comparison)) for text in (caption, verdict)]
     words = [said[0], *map(markdown_table, shown), said[1]]
@@ -258,7 +269,7 @@ def write(comparison: Comparison, folder: Path, chosen: Sequence[str] = ()) -> l
         "gains.csv": client_csv(comparison),
     }
     for name, content in contents.items():
-        (folder / name).write_text(content, encoding="utf-8")
+        durable.write(folder / name, content.encode())
     return [*(folder / name for name in contents), *draw(comparison, folder / "figures")]
 
 
@@ -269,9 +280,9 @@ def draw(comparison: Comparison, folder: Path) -> list[Path]:
 
 def write_page(comparison: Comparison, folder: Path, chosen: Sequence[str] = ()) -> Path:
     """Write the comparison as one self-contained page, report.html."""
-    folder.mkdir(parents=True, exist_ok=True)
+    durable.make_folder(folder)
     path = folder / "report.html"
-    path.write_text(html(document(comparison, chosen)), encoding="utf-8")
+    durable.write(path, html(document(comparison, chosen)).encode())
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,9 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
-from pfedsim import escape
+from pfedsim import durable, escape
 from pfedsim.data.federation import Federation
-from pfedsim.report.figures import as_written
+from pfedsim.report.figures import saved
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,10 +108,11 @@ def write_tables(federation: Federation, folder: Path) -> list[Path]:
 
 
 def _csv(path: Path, heading: list[str], rows: list[list[Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerows([escape.cell(value) for value in row] for row in [heading, *rows])
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerows([escape.cell(value) for value in row] for row in [heading, *rows])
+    durable.make_folder(path.parent)
+    durable.write(path, text.getvalue().encode())
     return path
 
 
@@ -242,10 +244,4 @@ def _places(chosen: np.ndarray, count: int) -> list[int]:
 
 
 def _saved(figure: Figure, stem: Path) -> list[Path]:
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = [stem.with_suffix(f".{form}") for form in FORMATS]
-    as_written(figure)
-    for path in paths:
-        figure.savefig(path, dpi=150, bbox_inches="tight")
-    plt.close(figure)
-    return paths
+    return [saved(figure, stem.with_suffix(f".{form}"), dpi=150) for form in FORMATS]

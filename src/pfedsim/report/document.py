@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pfedsim import escape
+from pfedsim import durable, escape
 from pfedsim.report import page
 from pfedsim.report.latex import latex
 
@@ -256,7 +256,7 @@ def json_text(document: Document) -> str:
 
 def write(document: Document, folder: Path) -> list[Path]:
     """Write the report to this folder in every format, the fast ones first."""
-    folder.mkdir(parents=True, exist_ok=True)
+    durable.make_folder(folder)
     forms: dict[str, Callable[[], str]] = {
         "md": lambda: markdown(document, pictures="figures"),
         "tex": lambda: latex(document.tables()),
@@ -267,7 +267,7 @@ def write(document: Document, folder: Path) -> list[Path]:
     made = []
     for ending, form in forms.items():
         made.append(folder / f"{document.name}.{ending}")
-        made[-1].write_text(form(), encoding="utf-8")
+        durable.write(made[-1], form().encode())
     for figure in document.figures():
         made += [
             figure.draw(folder / "figures" / f"{figure.name}.{ending}", figure.width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,9 +15,8 @@ from matplotlib import pyplot as plt
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
-from pfedsim import escape
+from pfedsim import durable, escape
 from pfedsim.core.rows import Pairs
-from pfedsim.methods.two_stage import TwoStage
 from pfedsim.report.bands import draw_curve
 from pfedsim.report.looks import SCATTERED, looks
 from pfedsim.runs.reader import Run
@@ -33,13 +33,16 @@ def as_written(figure: Figure) -> None:
         text.set_text(escape.visible(text.get_text(), keep="\n"))
 
 
-def saved(figure: Figure, path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def saved(figure: Figure, path: Path, dpi: int = 130) -> Path:
+    """Save the figure in the format of the path's suffix, and close it."""
     as_written(figure)
-    metadata = {"Date": None} if path.suffix == ".svg" else None
+    content, form = io.BytesIO(), path.suffix.removeprefix(".")
+    metadata = {"Date": None} if form == "svg" else None
     with matplotlib.rc_context({"svg.hashsalt": "pfedsim"}):  # the same figure gives the same bytes
-        figure.savefig(path, dpi=130, bbox_inches="tight", metadata=metadata)
+        figure.savefig(content, format=form, dpi=dpi, bbox_inches="tight", metadata=metadata)
     plt.close(figure)
+    durable.make_folder(path.parent)
+    durable.write(path, content.getvalue())
     return path
 
 
@@ -87,8 +90,7 @@ def _mark_switches(axes: Axes, runs: Mapping[str, Sequence[Run]]) -> None:
 
 def _switch(run: Run) -> int | None:
     """The last round of the warm-up; None if the run has no warm-up, or nothing after it."""
-    method, planned = run.config.method_made(), run.config.settings().rounds
-    switch = method.warm_rounds(planned) if isinstance(method, TwoStage) else 0
+    switch = run.summary.get("warm_up", 0)
     return switch if 0 < switch < run.summary["rounds"] else None
 
 

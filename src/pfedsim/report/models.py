@@ -53,6 +53,25 @@ def described(
     return table, _total(layout)
 
 
+def work_space(name: str, shape: tuple[int, ...] | None, classes: int | None, head: str, batch: int) -> str:
+    """What the native backend needs beside the model for batches of this size, or why it does not run."""
+    import torch
+
+    from pfedsim.backends import make
+
+    usual = EXAMPLES.get(name, USUAL)
+    shape, classes = shape or usual[0], classes or usual[1]
+    module = models.build(name, shape, classes)
+    zero, one = torch.zeros(1), torch.ones(1)
+    kind, net, why = make(
+        "auto", module, layout_of(module, head), head, zero, one, shape, torch.device("cpu")
+    )
+    if kind != "native":
+        return f"work space: none of its own ({why})"
+    sizes = [net.space(batch, training) / 1e6 for training in (True, False)]  # type: ignore[attr-defined]
+    return f"native backend, batch {batch}: {sizes[0]:.1f} MB of work space in training, {sizes[1]:.1f} MB in scoring"
+
+
 def _total(layout: Layout) -> str:
     trainable = int(layout.trainable.sum())
     head = int((layout.head & layout.trainable).sum())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from pfedsim import durable
 from pfedsim.core.rows import Pairs
 from pfedsim.report import figures
 from pfedsim.report.document import Figure
@@ -56,4 +57,6 @@ def of_runs(runs: Mapping[str, Run]) -> list[Figure]:
 
 def save(pictures: Iterable[Figure], folder: Path) -> list[Path]:
     """Save the pictures as PNG in this folder."""
+    durable.refuse_link(folder)
+    durable.make_folder(folder)
     return [picture.draw(folder / f"{picture.name}.png", picture.width) for picture in pictures]

@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pfedsim.data.partition import names_in
+from pfedsim import durable
 from pfedsim.report import figures, page, pictures
 from pfedsim.report.document import Document, Section, html
 from pfedsim.report.tables import FIGURES, names, percent, run_table, size
-from pfedsim.runs.reader import Run, lines
+from pfedsim.runs.reader import Run
 
 AS_SERVED = "as served"
 
 
 def write(runs: Sequence[Run], folder: Path) -> Path:
     """Write report.html in this folder: one run in full, or several side by side."""
-    folder.mkdir(parents=True, exist_ok=True)
+    durable.make_folder(folder)
     path = folder / "report.html"
-    path.write_text(run_page(runs[0]) if len(runs) == 1 else html(several(runs)), encoding="utf-8")
+    durable.write(path, (run_page(runs[0]) if len(runs) == 1 else html(several(runs))).encode())
     return path
 
 
@@ -41,7 +41,7 @@ def run_page(run: Run) -> str:
         "Bytes": _bytes(run),
         "Time": _time(run),
         "Events": _events(run),
-        "Configuration": page.preformatted((run.path / "config.toml").read_text(encoding="utf-8")),
+        "Configuration": page.preformatted(run.verified("config.toml").read_text(encoding="utf-8")),
         "Environment": _environment(run),
     }
     title = (
@@ -117,7 +117,7 @@ def _clients(run: Run) -> str:
         lambda path, width: figures.clients(values, path, "Each client's accuracy", width),
         "accuracy by client",
     )
-    names = names_in(run.path / "partition.json")
+    names = run.client_names()
     who = [(i,) if names is None else (i, names[i]) for i in range(len(samples))]
     rows = [
         (*who[i], int(samples[i]), *(percent(v[i]) for v in values.values())) for i in range(len(samples))
@@ -152,7 +152,7 @@ def _bytes(run: Run) -> str:
 
 
 def _time(run: Run) -> str:
-    records = lines(run.path / "timings.jsonl")
+    records = run.timings()
     rounds = {r["round"]: r["seconds"] for r in records if "training" in r}
     training = {r["round"]: r["training"] for r in records if "training" in r}
     scoring = sum(r["seconds"] for r in records if "scoring" in r)
@@ -175,7 +175,7 @@ def _time(run: Run) -> str:
 
 
 def _events(run: Run) -> str:
-    events = lines(run.path / "events.jsonl")
+    events = run.events()
     if not events:
         return page.paragraph("None: every reply was used.")
     shown = {

@@ -28,20 +28,28 @@ class Difference:
 def paired_difference(
     ours: Sequence[Sequence[np.ndarray]], theirs: Sequence[Sequence[np.ndarray]], seed: int = 0
 ) -> Difference:
-    """The difference between two methods, given their hits on the same test samples by seed and client."""
+    """The difference between two methods, given their hits on the same test samples by seed and client. A client that
+    one of them could not score with a seed does not count with that seed."""
     rng = np.random.default_rng(seed)
+    gains_of = [
+        [
+            np.subtract(x, y, dtype=float) if len(x) == len(y) else np.zeros(0)
+            for x, y in zip(a, b, strict=True)
+        ]
+        for a, b in zip(ours, theirs, strict=True)
+    ]
     by_seed = np.array(
-        [np.concatenate(a).mean() - np.concatenate(b).mean() for a, b in zip(ours, theirs, strict=True)],
+        [np.concatenate(gains).mean() if any(map(len, gains)) else np.nan for gains in gains_of]
     )
+    if np.isnan(by_seed).any():
+        return Difference(
+            float("nan"), float("nan"), float("nan"), over="nothing: no client was scored by both"
+        )
     if len(by_seed) >= SEEDS_ENOUGH:
         drawn = by_seed[rng.integers(len(by_seed), size=(DRAWS, len(by_seed)))].mean(1)
         return Difference(float(by_seed.mean()), *_interval(drawn), over="seeds")
-    clients = range(len(ours[0]))
-    gains = [
-        np.mean([np.subtract(a[i], b[i], dtype=float) for a, b in zip(ours, theirs, strict=True)], axis=0)
-        for i in clients
-    ]
-    gains = [g for g in gains if len(g)]
+    scored = ([g for g in of_client if len(g)] for of_client in zip(*gains_of, strict=True))
+    gains = [np.mean(by, axis=0) for by in scored if by]
     sums = np.stack([_resampled_sums(g, rng) for g in gains])  # (client, draw): resampled test samples
     sizes = np.array([len(g) for g in gains])
     who = rng.integers(len(gains), size=(DRAWS, len(gains)))  # resampled clients

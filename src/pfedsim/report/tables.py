@@ -60,6 +60,8 @@ def _figures(run: Run) -> Table:
             shown[f"{unseen['clients']} unseen: {words}"] = unseen[model]
     rounds = counted(summary["rounds"], "round")
     title = f"{summary['method']}, {summary['data']}, {rounds}, seed {summary['seed']}: in %"
+    if run.incidents:
+        title += f"; incidents: {run.incidents}"
     rows = [
         entries(words, *(percent(scores.get(figure)) for scores in shown.values()))
         for figure, words in FIGURES.items()
@@ -77,13 +79,14 @@ def _side_by_side(runs: Sequence[Run]) -> Table:
     scores = [
         f"{model}: {over}" for model in ("served", "fine-tuned") for over in ("all samples", "client mean")
     ]
+    last = ["incidents"] if any(run.incidents for run in runs) else []
     rows = []
     for run, folder, what in zip(runs, _folders(runs), differ, strict=True):
         served, after = run.summary["served"], run.summary["finetuned"] or {}
         values = (served["micro"], served["mean"], after.get("micro"), after.get("mean"))
         first = [folder, run.summary["method"], *([what] if any(differ) else [])]
-        rows.append(entries(*first, *map(percent, values)))
-    return Table("runs", "Runs, in %", [*head, *scores], rows, names=len(head))
+        rows.append(entries(*first, *map(percent, values), *([run.incidents or "-"] if last else [])))
+    return Table("runs", "Runs, in %", [*head, *scores, *last], rows, names=len(head))
 
 
 def counted(count: int, noun: str) -> str:

@@ -15,20 +15,19 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pfedsim import durable, seal
 from pfedsim.core.server import State
+from pfedsim.durable import Bytes, Log, verify
 from pfedsim.errors import Error
-from pfedsim.runs import durable
-from pfedsim.runs.durable import Bytes, Log, verify
+from pfedsim.runs.names import CHECKPOINT, TIMINGS, is_ours
 from pfedsim.runs.state import from_tensors, parts, tensor_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-FOLDER = "checkpoint"
 FORMAT = "pfedsim checkpoint 1"
 MOST_DELTAS = 50
 Record = dict[str, Any]
@@ -49,7 +48,8 @@ class Saver:
 
     def __init__(self, run: Path, logs: Sequence[Log], before: Found | None = None):
         self._run, self._logs = run, logs
-        self._folder = run / FOLDER
+        self._folder = run / CHECKPOINT
+        durable.refuse_link(self._folder)
         self._folder.mkdir(exist_ok=True)
         self._saved: dict[str, Any] = {}
         self._chain: list[Record] = []
@@ -141,7 +141,7 @@ class Saver:
             entry["file"] for _, chain in self._manifests for entry in chain
         }
         for path in self._folder.iterdir():
-            if path.name not in needed and path.is_file():
+            if path.name not in needed and is_ours(f"{CHECKPOINT}/{path.name}"):
                 path.unlink()
 
 
@@ -152,7 +152,7 @@ def _same(saved: tuple[Any, int] | None, part: Any, version: int) -> bool:
 def latest(run: Path, config: str) -> tuple[Found | None, list[str]]:
     """The newest intact checkpoint of the configuration with this sha256, and what is wrong with newer ones."""
     wrong: list[str] = []
-    for path in sorted((run / FOLDER).glob("*.json"), reverse=True):
+    for path in sorted((run / CHECKPOINT).glob("*.json"), reverse=True):
         try:
             record = read(path)
             if record["files"].get("config.toml") != config:
@@ -165,30 +165,23 @@ def latest(run: Path, config: str) -> tuple[Found | None, list[str]]:
 
 def read(path: Path) -> Record:
     """Load a manifest and check its sha256."""
-    try:
-        content = json.loads(path.read_bytes())
-        record = {key: value for key, value in content.items() if key != "sha256"}
-        recorded = content["sha256"]
-    except OSError as error:
-        raise Error(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, AttributeError, KeyError, RecursionError) as error:
-        raise Error(f"{path} is damaged: it is not a checkpoint's manifest") from error
-    if record.get("format") != FORMAT or recorded != _digest(record):
-        raise Error(f"{path} is damaged: its sha256 differs from the recorded one")
+    record = seal.load(path, "a checkpoint's manifest")
+    if record.get("format") != FORMAT:
+        raise Error(f"{path} is not a checkpoint's manifest ({FORMAT!r} expected)")
     return record
 
 
 def _state(run: Path, record: Record) -> State:
     """Load the state that a manifest describes, after checking every file that it names."""
     for name, mark in record["logs"].items():
-        if name != "timings.jsonl":  # no result depends on it
+        if name != TIMINGS:  # no result depends on it
             verify(run / name, mark["sha256"], mark["bytes"])
     for name, digest in record["files"].items():
         if name != "partition.json":  # it can be computed again
             verify(run / name, digest)
     for entry in record["state"]:
-        verify(run / FOLDER / entry["file"], entry["sha256"])
-    state = from_tensors(_tensors(run / FOLDER, record["state"]))
+        verify(run / CHECKPOINT / entry["file"], entry["sha256"])
+    state = from_tensors(_tensors(run / CHECKPOINT, record["state"]))
     return replace(state, elsewhere=tuple(record.get("elsewhere", ())))
 
 
@@ -209,12 +202,7 @@ def _tensors(folder: Path, chain: Sequence[Record]) -> dict[str, Tensor]:
 
 def sealed(record: Record) -> bytes:
     """A manifest's bytes, including its own sha256."""
-    record = {"format": FORMAT, **record}
-    return (json.dumps({**record, "sha256": _digest(record)}, indent=1) + "\n").encode()
-
-
-def _digest(record: Record) -> str:
-    return sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+    return seal.sealed({"format": FORMAT, **record}).encode()
 
 
 def packed(tensors: Mapping[str, Tensor]) -> list[Bytes]:

@@ -8,13 +8,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pfedsim import backends, models, track
 from pfedsim.core.method import Method
-from pfedsim.core.settings import Dropouts, Settings, Training
+from pfedsim.core.settings import Attack, Defence, Dropouts, Settings, Training
 from pfedsim.data import partition as partitions
 from pfedsim.data.task import Defaults
 from pfedsim.errors import Error, must, nearest
@@ -52,7 +52,12 @@ class Score(BaseModel):
 
 
 TOO_MANY = 2**31
-TABLES: dict[str, type[BaseModel]] = {"score": Score, "dropouts": Dropouts}
+TABLES: dict[str, type[BaseModel]] = {
+    "score": Score,
+    "dropouts": Dropouts,
+    "defence": Defence,
+    "attack": Attack,
+}
 OF_FEDERATION = (
     *("data_dir", "size", "clients", "partition", "alpha", "classes_each", "shards_each", "clients_each"),
     *("minimum", "test", "unseen", "partition_seed"),
@@ -84,7 +89,8 @@ class Config(Training):
     data_dir: str | None = Field(None, description="folder of the data sets", exclude=True)
     size: int | None = Field(None, ge=1, description="rescale images to this many pixels a side")
     model: str | None = Field(
-        None, description="lenet5, mobilenetv2, mlp, cnn1d, or your own file.py:Class or module:Class"
+        None,
+        description="lenet5, mobilenetv2, resnet20, mlp, cnn1d, or your own file.py:Class or module:Class",
     )
     pretrained: str | None = Field(
         None,
@@ -133,7 +139,26 @@ class Config(Training):
     backend: str = Field(
         "auto", description="auto, torch or native (compiled CPU kernels, for chains of common layers)"
     )
+    engine: Literal["serial", "pool", "ray"] | None = Field(
+        None,
+        description="where clients train: serial (one after another), pool (worker processes) or ray (a Ray "
+        "cluster; compare and reproduce put whole runs on it)",
+        exclude=True,
+    )
+    address: str | None = Field(
+        None,
+        pattern=r"^(auto|[^\s/]+:\d+)$",
+        description="HOST:PORT of a Ray cluster's head node, or auto for the one that runs on this machine",
+        exclude=True,
+    )
     workers: int | None = Field(None, ge=1, le=1024, description="worker processes", exclude=True)
+    time_limit: float | None = Field(
+        None,
+        gt=0,
+        description="seconds that one client's training or scoring may take; then its worker is replaced and the "
+        "client is absent",
+        exclude=True,
+    )
     track: str | None = Field(
         None, description="tensorboard:DIR, mlflow:URI or wandb:PROJECT", exclude=True
     )
@@ -144,10 +169,17 @@ class Config(Training):
     )
     score: Score = Score()
     dropouts: Dropouts | None = Field(None, description="simulated clients that drop out or reply late")
+    attack: Attack | None = Field(None, description="simulated clients that attack")
     options: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="options of methods, by method name"
     )
     digests: Digests = Digests()
+
+    def own_code(self) -> dict[str, str]:
+        """The user's own classes that a run imports: `method` and `model` if they are not ours."""
+        method = self.method.partition("(")[0].strip()
+        asked = {"method": "" if method.partition(":")[0] in METHODS else method, "model": self.model or ""}
+        return {what: spec for what, spec in asked.items() if ":" in spec}
 
     def method_made(self) -> Method:
         """The method with its options."""
@@ -212,6 +244,10 @@ class Config(Training):
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+OF_THE_PLACE = tuple(name for name, field in Config.model_fields.items() if field.exclude)
+"""the settings that say where and how to run; they decide no result and are not recorded in config.toml"""
+
+
 def load(path: Path) -> dict[str, Any]:
     """The contents of a TOML file."""
     try:
@@ -227,8 +263,18 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def check(values: Mapping[str, Any]) -> Config:
-    """Build a configuration and check what can be checked without data: names, ranges and the method.
-    The reader checks the data set's name, because a data set given from Python may have any name."""
+    """Build a configuration and check what can be checked without data: names, ranges and the method, whose
+    code is imported if it is the user's own. The reader checks the data set's name, because a data set given
+    from Python may have any name."""
+    config = read(values)
+    if config.track is not None:
+        track.check(config.track)
+    config.method_made()
+    return config
+
+
+def read(values: Mapping[str, Any]) -> Config:
+    """Build a configuration and check its names and ranges. Imports no code that it names."""
     content = dict(values)
     if "options" in content:
         raise Error(
@@ -265,13 +311,10 @@ def check(values: Mapping[str, Any]) -> Config:
         raise Error(f"there is no backend {config.backend!r}; {nearest(config.backend, backends.NAMES)}")
     if config.model is not None:
         models.check_name(config.model)
-    if config.track is not None:
-        track.check(config.track)
     for name, options in config.options.items():
         # method_made checks the options of the chosen method, which may be a user's class of the same name
         if name in METHODS and name != mine:
             parse(name, {name: options})
-    config.method_made()
     return config
 
 
@@ -305,6 +348,13 @@ def _sentence(error: ValidationError) -> str:
         if hint.startswith("known are"):
             hint = "pfedsim run --help lists all settings"
         return f"there is no setting {place!r}; {hint}"
+    if first["type"] == "missing":
+        table, _, key = place.partition(".")
+        return (
+            f"{table} needs {place}: {TABLES[table].model_fields[key].description}"
+            if key
+            else f"{place} is needed"
+        )
     if first["type"] == "value_error":
         return f"{place}: {first['ctx']['error']}"
     wish = ""

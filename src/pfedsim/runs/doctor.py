@@ -8,20 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pfedsim.data import partition as partitions
+from pfedsim.durable import Busy, digest_of, final_name, locked
 from pfedsim.errors import Error
-from pfedsim.runs.checkpoint import FOLDER, latest
-from pfedsim.runs.durable import TEMPORARY, Busy, digest_of, locked, verify
-from pfedsim.runs.reader import BASE, FINAL, LOGS, MAY_DIFFER, PREDICTIONS, SUMS, Run, load_config, sums_of
-
-EXPECTED = (
-    "config.toml",
-    "partition.json",
-    "summary.json",
-    PREDICTIONS,
-    "models/index.json",
-    f"models/{BASE}",
-    *LOGS,
-)
+from pfedsim.runs.checkpoint import latest
+from pfedsim.runs.names import CHECKPOINT, FINAL, SUMS, TIMINGS
+from pfedsim.runs.reader import Run, load_config
 
 
 @dataclass
@@ -38,21 +29,24 @@ class Findings:
             check()
             return True
         except Error as error:
-            self.wrong.append(str(error))
+            self.wrong += [str(error)] if str(error) not in self.wrong else []
             return False
 
 
 def examine(run: Path) -> Findings:
     """Check everything that the folder alone can show."""
     found = Findings()
-    if not (run / "timings.jsonl").is_file():
+    if not (run / TIMINGS).is_file():
         load_config(run)
         found.wrong.append(f"{run / 'timings.jsonl'} is missing; no result depends on it")
     try:
         with locked(run):
-            if found.holds(lambda: _described(run)):
-                found.checked += 2
-            (_finished if (run / "summary.json").is_file() else _stopped)(run, found)
+            described = found.holds(lambda: _described(run))
+            if (run / "summary.json").is_file():
+                _finished(run, found)
+            else:
+                found.checked += 2 * described
+                _stopped(run, found)
     except Busy:
         found.state = f"{run} is running; it can be checked once it has stopped"
     return found
@@ -67,29 +61,32 @@ def _described(run: Path) -> None:
 
 
 def _finished(run: Path, found: Findings) -> None:
+    finished = Run(run)
     sums: dict[str, str] = {}
-    found.holds(lambda: sums.update(sums_of(run / SUMS)))
-    for name in (n for n in EXPECTED if n not in sums and n not in MAY_DIFFER):
-        found.wrong.append(f"{run / SUMS} does not list {name}: it is damaged")
-    for name, digest in sums.items():
-        found.checked += found.holds(lambda name=name, digest=digest: verify(run / name, digest))  # type: ignore[misc]
-    for path in _stray_files(run, sums):
+    if found.holds(lambda: sums.update(finished.files)):
+        found.checked += 1
+    for name in sums:
+        found.checked += found.holds(lambda name=name: finished.verified(name))  # type: ignore[misc]
+    if found.holds(lambda: finished.manifest):
+        found.checked += 1 + found.holds(lambda: finished.verified(TIMINGS))
+    for path in _stray_files(run, sums) if sums else ():
         found.wrong.append(
             f"{path} does not belong to this run"
-            + ("; pfedsim resume removes it" if FOLDER in path.parts else "")
+            + ("; pfedsim resume removes it" if CHECKPOINT in path.parts else "")
         )
-    if found.holds(lambda: Run(run).summary):
-        found.state = (
-            f"{run} is finished: {Run(run).summary['method']}, {Run(run).summary['rounds']} rounds"
-        )
-        if drift := Run(run).summary.get("drift"):
-            found.state += f"; resumed with other software or hardware ({'; '.join(drift)})"
+    if sums and found.holds(lambda: finished.summary):
+        summary = finished.summary
+        found.state = f"{run} is finished: {summary['method']}, {summary['rounds']} rounds"
+        if drift := summary.get("drift"):
+            found.state += f"; resumed with other code, software or hardware ({'; '.join(drift)})"
+        if finished.incidents:
+            found.state += f"; incidents: {finished.incidents}"
 
 
 def _stopped(run: Path, found: Findings) -> None:
     if not (run / "config.toml").is_file():
         return
-    if (run / SUMS).is_file() and not (run / FOLDER).is_dir():
+    if (run / SUMS).is_file() and not (run / CHECKPOINT).is_dir():
         found.wrong.append(f"{run / 'summary.json'} is missing, although the run was finished")
     good, wrong = latest(run, digest_of(run / "config.toml")[0])
     found.wrong += wrong
@@ -104,6 +101,6 @@ def _stopped(run: Path, found: Findings) -> None:
 
 def _stray_files(run: Path, sums: dict[str, str]) -> Iterator[Path]:
     """Files that do not belong to the run, and temporary files left by an interrupted write."""
-    for folder in ("models", "similarity", FINAL, FOLDER):
+    for folder in ("models", "similarity", FINAL, CHECKPOINT):
         yield from (p for p in sorted((run / folder).glob("*")) if str(p.relative_to(run)) not in sums)
-    yield from sorted(run.glob("*" + TEMPORARY))
+    yield from (p for p in sorted(run.iterdir()) if final_name(p.name) != p.name)

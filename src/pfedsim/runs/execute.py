@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -12,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from pfedsim.data.federation import Federation
+from pfedsim.durable import flush_folder, locked, make_folder
 from pfedsim.errors import Error, Notice
-from pfedsim.runs.checkpoint import FOLDER
 from pfedsim.runs.config import Config
-from pfedsim.runs.durable import locked
 from pfedsim.runs.execution import Execution, OnRound, Progress, Watch, check_on_round
+from pfedsim.runs.names import refuse_links, remove_checkpoint
 from pfedsim.runs.reader import Run, has_begun, is_run_folder, load_config
-from pfedsim.runs.resume import Stopped, stopped
+from pfedsim.runs.resume import Stopped, damage, reopen, stopped
 from pfedsim.runs.setup import one_thread, prepare
 from pfedsim.runs.space import room
 
@@ -44,6 +43,7 @@ def execute(
         out = Path(keep.name)
     else:
         _refuse_foreign(out, resume)
+        refuse_links(out)
     with ExitStack() as stack:
         stack.enter_context(one_thread())
         if resume and (config is None or has_begun(out)):
@@ -51,7 +51,8 @@ def execute(
         began = resume and (out / "config.toml").is_file()
         if began:
             stack.enter_context(locked(out))
-        finished = began and (out / "summary.json").is_file()
+        flaw = damage(out) if began else None
+        finished = flaw == ""
         if not finished or config is not None:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", Notice)
@@ -59,20 +60,20 @@ def execute(
                     was = stopped(config, out, federation, allow_drift, **place)
                 else:
                     assert config is not None
-                    was = Stopped(prepare(config, federation))
+                    was = Stopped(prepare(config, federation, allow_drift=allow_drift))
                 server = was.begin()
         if not finished:
             told = stack.enter_context(tracked(was.session.config, out, watch))
         if not began:  # only now: invalid input and a tracker that cannot start create no folder
             stack.enter_context(_taken(out))
         if not finished:
-            was.notes.append(room(was.session, out))
+            was.notes.extend([reopen(out, flaw), room(was.session, out)])
             notices = [str(w.message) for w in caught if w.category is Notice]
             execution = Execution(was, out, told, notices, on_round, saves=keep is None)
             with closing(execution):
                 execution.run(server)
-        shutil.rmtree(out / FOLDER, ignore_errors=True)
-    return Run(out, keep, federation)
+        remove_checkpoint(out)
+    return Run(out, keep, federation, trust=not finished)  # its code has just been run
 
 
 def _refuse_foreign(out: Path, resume: bool) -> None:
@@ -87,8 +88,9 @@ def _refuse_foreign(out: Path, resume: bool) -> None:
 @contextmanager
 def _taken(out: Path) -> Iterator[None]:
     """A new folder, locked."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     with locked(out):
+        flush_folder(out)  # a run's folder is recognised by its lock
         if (out / "config.toml").is_file():
             raise Error(f"{out} was taken by another process meanwhile; choose another folder")
         yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import time
+from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -15,17 +16,22 @@ from typing import Any
 import tomli_w
 from torch import Tensor
 
+from pfedsim import seal
+from pfedsim.core.engine import DIED
 from pfedsim.core.method import ServerState
 from pfedsim.core.rows import Pairs
 from pfedsim.core.scoring import Scores, model_of, score
-from pfedsim.core.server import Round
+from pfedsim.core.server import ABSURD, NO_EFFECT, REJECTED, Round
+from pfedsim.engines.attacks import attackers
 from pfedsim.engines.dropouts import LATE, NEVER
-from pfedsim.engines.pool import DIED
+from pfedsim.engines.ray import DRIFT
 from pfedsim.errors import Error
 from pfedsim.methods import label
+from pfedsim.methods.two_stage import TwoStage
 from pfedsim.runs import manifest
 from pfedsim.runs.checkpoint import Saver
-from pfedsim.runs.reader import MAY_DIFFER, lines
+from pfedsim.runs.names import MANIFEST, MAY_DIFFER
+from pfedsim.runs.reader import lines
 from pfedsim.runs.resume import Stopped
 from pfedsim.runs.setup import Session
 from pfedsim.runs.writer import Models, Writer
@@ -85,21 +91,19 @@ class Execution:
         self._drifted_before = len(record.get("drift", []))
         self._made_with = manifest.made_with(was.session.config)
         self._config_digest = was.session.config.digest()
+        self._manifest: dict[str, Any] = {}
         self._writer = Writer(out, record.get("logs"), record.get("files"), flush=saves)
         self._saver = Saver(out, self._writer.logs, was.found) if saves else None
         self._last: Scores | None = None
         self._on_round, self._loss = on_round, float("nan")
         self._unscored = bool(record.get("unscored"))  # an extended run's first state
         self._why = ""  # the last reply that could not be used
-        self._counts = {
-            "down": 0,
-            "up": 0,
-            "times": 0,
-            "accepted": 0,
-            "unused": 0,
-            "absurd": 0,
-            **record.get("counts", {}),
-        }
+        self._counts = {"down": 0, "up": 0, "times": 0, "accepted": 0, **record.get("counts", {})}
+        self._told: Counter[str] = Counter(record.get("told", {}))  # events by kind
+        self._incidents: Counter[str] = Counter(
+            record.get("incidents", {})
+        )  # those that the settings do not ask for
+        self._hostile = _hostile(was.session)
 
     def close(self) -> None:
         """Leaves no worker behind; waits for the last save."""
@@ -139,6 +143,7 @@ class Execution:
             if server.round < len(session.schedule):  # the last round's score follows
                 self._tell(server.round, self._loss)
                 self._show(server, scores)
+            del round  # its models make room for the next round's
             clock = time.perf_counter()
         self._conclude(server)
 
@@ -161,9 +166,8 @@ class Execution:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         before = manifest.stored(writer.path) if first else {}
         again = [*before.get("resumed", []), {"after_round": first, "at": now}] if first else []
-        writer.json(
-            manifest.NAME, {"started": before.get("started", now), "resumed": again, **self._about()}
-        )
+        self._manifest = {"started": before.get("started", now), "resumed": again, **self._about()}
+        writer.text(MANIFEST, seal.sealed(self._manifest))
         if first:
             writer.line("timings", {"round": first, "resumed": True})
         for what in self._drift[self._drifted_before :]:
@@ -188,21 +192,33 @@ class Execution:
         if self._saver:
             self._saver.save(
                 self._session.side.snapshot(server),
-                {**self._about(), "counts": dict(self._counts), "drift": self._drift},
+                {**self._about(), **self._tallies()},
             )
+
+    def _tallies(self) -> dict[str, Any]:
+        """What a run that goes on must know of this one's past."""
+        return {
+            "counts": dict(self._counts),
+            "told": dict(self._told),
+            "incidents": dict(self._incidents),
+            "drift": list(self._drift),
+        }
 
     def _warn(self, round: Round) -> None:
         """The first replies that could not be used are said on screen; all are in the events."""
         self._counts["accepted"] += len(round.replies)
         for event in round.events:
-            if event["event"] in (NEVER, LATE, DIED):  # asked for, or run again
+            kind = event["event"]
+            if kind in (NEVER, LATE, DIED, DRIFT):  # asked for, or run again
                 continue
-            kind = "absurd" if event["event"] == "absurd" else "unused"
-            self._counts[kind] += 1
-            self._why = (
-                f"client {event['client']}, round {round.server.round}: {event.get('why', event['event'])}"
-            )
-            if self._counts[kind] <= 3:
+            if kind == NO_EFFECT:
+                self._tell(round.server.round, float("nan"), event["why"])
+                continue
+            self._told[kind] += 1
+            if event["client"] not in self._hostile or kind not in (REJECTED, ABSURD):
+                self._incidents[kind] += 1
+            self._why = f"client {event['client']}, round {round.server.round}: {event.get('why', kind)}"
+            if self._told[kind] <= 3:
                 self._tell(round.server.round, float("nan"), self._why)
 
     def _record(self, round: Round) -> None:
@@ -211,7 +227,7 @@ class Execution:
         for name, more in (("down", down), ("up", up), ("times", len(round.asked))):
             self._counts[name] += more
         for event in round.events:
-            self._writer.line("events", event)
+            self._befell(event, round.server.round)
         number = round.server.round
         clients = [r.client for r in round.replies]
         self._writer.line(
@@ -259,7 +275,7 @@ class Execution:
     def _missed(self, number: int, scores: Scores) -> None:
         """Who could not be scored, and what befell the workers meanwhile."""
         for event in self._session.engine.events:
-            self._writer.line("events", {**event, "round": number})
+            self._befell({**event, "round": number}, number)
         self._session.engine.events.clear()
         for one in scores.clients:
             if one.absent:
@@ -271,24 +287,26 @@ class Execution:
                     "why": one.absent,
                 }
                 self._writer.line("events", what)
+                self._incidents["unscored"] += 1
                 self._tell(number, float("nan"), f"client {one.client} could not be scored: {one.absent}")
+
+    def _befell(self, event: dict[str, Any], number: int) -> None:
+        """Writes an event; a node of a cluster that differs from this machine also counts as drift."""
+        if event["event"] == DRIFT and event["what"] not in self._drift:
+            self._drift.append(event["what"])
+            self._tell(number, float("nan"), event["what"])
+        self._writer.line("events", event)
 
     def _conclude(self, server: ServerState) -> None:
         session, writer = self._session, self._writer
         config = session.config
         counts = self._counts
         if not counts["accepted"]:
-            if not counts["unused"]:
+            if not self._why:
                 raise Error("no client answered in time in any round: dropouts are set so")
             diverged = "; try a lower lr" if re.search("not finite|loss is", self._why) else ""
             raise Error(
                 f"no client's reply could be used in any round (events.jsonl names all): {self._why}{diverged}"
-            )
-        if counts["unused"] > 3:
-            self._tell(
-                server.round,
-                float("nan"),
-                f"{counts['unused']} replies could not be used in all; events.jsonl names them",
             )
         record = self._record_of_state(server)  # before the last scores
         models = self._models(server) if session.worker.simulated else None
@@ -314,11 +332,18 @@ class Execution:
             "config_digest": self._config_digest,
             "models_digest": models.digest() if models else None,
         }
+        if isinstance(session.method, TwoStage):
+            summary["warm_up"] = session.method.warm_rounds(session.fed.settings.rounds)
         if self._drift:
             summary["drift"] = self._drift
+        if (unused := sum(self._incidents.values())) > 3:
+            said = f"{unused} incidents in all; events.jsonl names them"
+            self._tell(server.round, float("nan"), said)
+        if self._incidents:
+            summary["incidents"] = dict(sorted(self._incidents.items()))
         if config.state:
             writer.state(session.side.snapshot(server), record)
-        writer.finish(summary)
+        writer.finish(summary, self._manifest)
         self._tell(server.round, self._loss)
 
     def _record_of_state(self, server: ServerState) -> dict[str, Any]:
@@ -330,8 +355,7 @@ class Execution:
             "files": {
                 name: digest for name, digest in self._writer.files.items() if name not in MAY_DIFFER
             },
-            "counts": dict(self._counts),
-            "drift": self._drift,
+            **self._tallies(),
             "unscored": True,
             **({"elsewhere": elsewhere} if elsewhere else {}),
         }
@@ -380,6 +404,16 @@ class Execution:
         micro, mean = (self._last.micro, self._last.mean()) if self._last else (None, None)
         name = f"{label(self._session.method)}, seed {self._session.fed.settings.seed}"
         self._watch(Progress(name, number, len(self._session.schedule), loss, micro, mean, note))
+
+
+def _hostile(session: Session) -> frozenset[int]:
+    """The clients that attack because the settings say so."""
+    attack = session.config.attack
+    return (
+        attackers(attack, session.fed.settings.seed, session.fed.clients)
+        if attack is not None
+        else frozenset()
+    )
 
 
 def _fills(session: Session) -> dict[str, list[float]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import tempfile
 import warnings
@@ -13,17 +11,19 @@ from typing import Any
 
 import tomli_w
 
+from pfedsim import seal
 from pfedsim.data.federation import Federation
+from pfedsim.durable import building, digest_of, write
 from pfedsim.errors import Error, Notice
 from pfedsim.methods import METHODS
 from pfedsim.methods.two_stage import TwoStage
 from pfedsim.runs import manifest
-from pfedsim.runs.checkpoint import FOLDER, sealed
+from pfedsim.runs.checkpoint import sealed
 from pfedsim.runs.config import Config, check
-from pfedsim.runs.durable import digest_of, flush_folder, write
 from pfedsim.runs.execute import execute
 from pfedsim.runs.execution import OnRound, check_on_round
-from pfedsim.runs.reader import FINAL, Run
+from pfedsim.runs.names import CHECKPOINT, FINAL, MANIFEST, TIMINGS
+from pfedsim.runs.reader import Run
 
 
 def extend(
@@ -32,12 +32,13 @@ def extend(
     out: Path | None = None,
     federation: Federation | None = None,
     on_round: OnRound | None = None,
-    workers: int | None = None,
     allow_drift: bool = False,
+    **place: Any,
 ) -> Run:
-    """From Python: the longer run, finished. Without `out` its folder lives as long as the result."""
+    """From Python: the longer run, finished. Without `out` its folder lives as long as the result. `place`: engine,
+    address and workers."""
     check_on_round(on_round)
-    config, notice = extended(run, rounds, {"workers": workers}, allow_drift)
+    config, notice = extended(run, rounds, place, allow_drift)
     keep = None
     if out is None:
         keep = tempfile.TemporaryDirectory(prefix="pfedsim-")
@@ -45,8 +46,8 @@ def extend(
     if notice:
         warnings.warn(notice, Notice, stacklevel=3)
     begin(run, config, out)
-    execute(None, out, federation, on_round=on_round, resume=True, allow_drift=allow_drift, workers=workers)
-    return Run(out, keep, federation)
+    execute(None, out, federation, on_round=on_round, resume=True, allow_drift=allow_drift, **place)
+    return Run(out, keep, federation, trust=True)
 
 
 def extended(
@@ -61,7 +62,7 @@ def extended(
     free = type(method) in METHODS.values() and not isinstance(method, TwoStage)
     planned = None if free else run.config.planned or had
     asked = {name: value for name, value in (place or {}).items() if value is not None}
-    known = {**manifest.stored(run.path).get("place", {}), **asked}
+    known = {**manifest.place_in(run.manifest), **asked}
     config = check(
         {**run.config.plain(), "rounds": rounds, **({"planned": planned} if planned else {}), **known}
     )
@@ -77,14 +78,13 @@ def extended(
 
 
 def _refuse_drift(run: Run, config: Config, allowed: bool) -> None:
-    """Refuse other software or hardware than the run's before anything is written."""
+    """Refuse other code, software or hardware than the run's before anything is written."""
     if allowed:
         return
-    before = manifest.stored(run.path).get("made_with", {})
-    if differs := manifest.drift(before, manifest.made_with(config)):
+    if differs := manifest.drift(run.manifest.get("made_with", {}), manifest.made_with(config)):
         raise Error(
-            f"{run.path} ran with other software or hardware ({'; '.join(differs)}), so the longer run may differ "
-            "in the last bits; --allow-drift (allow_drift=True) extends it anyway"
+            f"{run.path} ran with other code, software or hardware ({'; '.join(differs)}), so the longer run may "
+            "differ; --allow-drift (allow_drift=True) extends it anyway"
         )
 
 
@@ -102,21 +102,17 @@ def begin(run: Run, config: Config, out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Error(f"{out} exists and is not empty; choose another folder")
     record = run.final_record()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    aside = out.with_name(f".{out.name}-{os.getpid()}")
-    try:
-        aside.mkdir()
-        for name in [*record["logs"], *record["files"], "timings.jsonl"]:
+    with building(out) as aside:
+        for name in [*record["logs"], *record["files"], TIMINGS]:
             (aside / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(run.verified(name), aside / name)
         write(aside / "config.toml", tomli_w.dumps(config.plain()).encode())
-        before = manifest.stored(run.path)
         files = {**record["files"], "config.toml": digest_of(aside / "config.toml")[0]}
-        about = {**before, "files": files, "place": manifest.place(config)}
-        write(aside / manifest.NAME, (json.dumps(about, indent=1) + "\n").encode())
-        (aside / FOLDER).mkdir()
+        about = {**run.manifest, "files": files, "place": manifest.place(config)}
+        write(aside / MANIFEST, seal.sealed(about).encode())
+        (aside / CHECKPOINT).mkdir()
         number = f"{record['round']:05d}"
-        state = aside / FOLDER / f"state-{number}.safetensors"
+        state = aside / CHECKPOINT / f"state-{number}.safetensors"
         shutil.copyfile(run.verified(f"{FINAL}/state.safetensors"), state)
         entry = {
             "file": state.name,
@@ -124,15 +120,9 @@ def begin(run: Run, config: Config, out: Path) -> None:
             "sha256": digest_of(state)[0],
             "gone": [],
         }
-        logs = {**record["logs"], "timings.jsonl": _mark(aside / "timings.jsonl")}
+        logs = {**record["logs"], TIMINGS: _mark(aside / TIMINGS)}
         content = {**about, **record, "files": files, "logs": logs, "state": [entry]}
-        write(aside / FOLDER / f"{number}.json", sealed(content))
-        flush_folder(aside / FOLDER)
-        if out.exists():
-            out.rmdir()
-        os.rename(aside, out)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        write(aside / CHECKPOINT / f"{number}.json", sealed(content))
 
 
 def _mark(path: Path) -> dict[str, int | str]:

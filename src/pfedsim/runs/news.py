@@ -13,7 +13,8 @@ from typing import Any
 
 from pfedsim.errors import Error
 from pfedsim.runs import config as configs
-from pfedsim.runs.reader import not_a_run
+from pfedsim.runs.names import TIMINGS
+from pfedsim.runs.reader import Run, not_a_run
 
 METRICS = {  # the types of what metrics.jsonl holds
     **dict.fromkeys(("round", "bytes_down", "bytes_up"), int),
@@ -61,17 +62,18 @@ def news(folder: Path) -> News:
     finished = (folder / "summary.json").is_file()  # before the logs, which are then complete
     written = [p for p in (folder / "config.toml", folder / "metrics.jsonl") if p.is_file()]
     silence = max(0.0, time.time() - max(p.stat().st_mtime for p in written))
-    settings = configs.load(folder / "config.toml")
+    of = Run(folder).verified if finished else folder.joinpath
+    settings = configs.load(of("config.toml"))
     if type(rounds := settings.get("rounds", 0)) is not int:
         raise Error(f"{folder / 'config.toml'} is damaged: rounds = {rounds!r} is not a number")
-    metrics = complete_records(folder / "metrics.jsonl", METRICS)
+    metrics = complete_records(of("metrics.jsonl"), METRICS)
     return News(
         title(settings),
         rounds,
         _with(folder, [m for m in metrics if "train_loss" in m], OF_ROUND),
         _with(folder, [m for m in metrics if m.get("split") == "test"], OF_SCORE),
-        complete_records(folder / "events.jsonl", {"event": str}),
-        sum(t.get("seconds") or 0 for t in complete_records(folder / "timings.jsonl", {"seconds": float})),
+        complete_records(of("events.jsonl"), {"event": str}),
+        sum(t.get("seconds") or 0 for t in complete_records(of(TIMINGS), {"seconds": float})),
         silence,
         finished,
         running,
@@ -82,7 +84,7 @@ def is_locked(folder: Path) -> bool:
     """Whether a process has locked this run's folder (`durable.locked`); True where that is unknown. The check
     takes a shared lock, so several processes can check at once."""
     try:
-        descriptor = os.open(folder / "timings.jsonl", os.O_RDONLY)
+        descriptor = os.open(folder / TIMINGS, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:

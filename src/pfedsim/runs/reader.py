@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import re
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pfedsim import escape
+from pfedsim import durable, escape, seal
 from pfedsim.core.rows import Pairs
+from pfedsim.data.partition import names_in
 from pfedsim.errors import Error, nearest
+from pfedsim.plugin import described, source_digest
 from pfedsim.runs import config as configs
-from pfedsim.runs import durable
+from pfedsim.runs import names
 from pfedsim.runs.config import Config
+from pfedsim.runs.names import BASE, FINAL, MANIFEST, PREDICTIONS, SUMS, TIMINGS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,28 +30,19 @@ if TYPE_CHECKING:
     from pfedsim.export.client_model import ClientModel
     from pfedsim.runs.execution import OnRound
 
-BASE = "base.safetensors"
-PREDICTIONS = "predictions.safetensors"
-FINAL = "final"  # the folder of the final state
-SUMS = "SHA256SUMS"
-MAY_DIFFER = ("manifest.json", "timings.jsonl")  # between runs with the same settings
+SUMS_OWN = "# sha256 of the lines above: "  # sha256sum ignores lines that start with #
 FEW = 10  # runs that a message names
-LOGS = ("metrics.jsonl", "events.jsonl", "clients.csv", "timings.jsonl")
 
 
 def is_run_folder(path: Path) -> bool:
-    """Whether the folder contains only files of a run."""
-    ours = {
-        *("config.toml", "manifest.json", "partition.json", "summary.json", PREDICTIONS, SUMS, *LOGS),
-        *("models", "similarity", "figures", "report.html", "checkpoint", FINAL),
-    }
-    names = {p.name.removesuffix(durable.TEMPORARY) for p in path.iterdir()}
-    return names <= ours and "timings.jsonl" in names
+    """Whether the folder contains only files of a run, or is empty, as a run leaves it that was stopped at once."""
+    found = {durable.final_name(p.name) for p in path.iterdir()}
+    return all(map(names.is_ours, found)) and (not found or TIMINGS in found)
 
 
 def has_begun(run: Path) -> bool:
     """Whether a run has written its first files here. It writes config.toml before all others."""
-    return any((run / name).exists() for name in ("config.toml", "manifest.json", "summary.json", SUMS))
+    return any((run / name).exists() for name in ("config.toml", MANIFEST, "summary.json", SUMS))
 
 
 def not_a_run(path: Path) -> str:
@@ -61,38 +57,62 @@ def not_a_run(path: Path) -> str:
 
 
 def load_config(run: Path) -> Config:
-    """Load the configuration of the run in this folder."""
+    """Load the configuration of the run in this folder, without importing the code that it names."""
     if not (run / "config.toml").is_file():
         if has_begun(run):
             what = "has lost its configuration; restore the file (a run with the same settings has the same one)"
-        elif (run / "timings.jsonl").is_file():
+        elif (run / TIMINGS).is_file():
             what = "was stopped before it began; delete it and start again"
         else:
             raise Error(not_a_run(run))
         raise Error(f"{run} {what}: there is no config.toml")
-    return configs.check(configs.load(run / "config.toml"))
+    return _config(run / "config.toml")
+
+
+def _config(path: Path) -> Config:
+    settings = configs.load(path)
+    strange = [name for name in configs.OF_THE_PLACE if name in settings]
+    if strange:
+        raise Error(
+            f"{path} sets {strange[0]}, which no run records there: it was changed; remove that line"
+        )
+    return configs.read(settings)
+
+
+def sums_text(sums: Mapping[str, str]) -> str:
+    """The contents of SHA256SUMS, in the format of `sha256sum -c`, with the sha256 of the list itself."""
+    lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
+    return f"{lines}{SUMS_OWN}{hashlib.sha256(lines.encode()).hexdigest()}\n"
 
 
 def sums_of(path: Path) -> dict[str, str]:
-    """Load SHA256SUMS: the sha256 of each file."""
+    """Load SHA256SUMS: the sha256 of each file. Raises an error unless the list is complete."""
     try:
-        return {
-            name: digest
-            for digest, name in (
-                line.split("  ", 1) for line in path.read_text(encoding="utf-8").splitlines()
-            )
-        }
+        lines = path.read_text(encoding="utf-8").splitlines()
+        sums = {name: digest for digest, name in (line.split("  ", 1) for line in lines[:-1])}
     except OSError as error:
-        raise Error(f"{path} cannot be read: {error.strerror}") from error
+        raise Error(
+            f"{path} cannot be read: {error.strerror}; without it no file of the run can be verified"
+        ) from error
     except ValueError as error:
         raise Error(f"{path} is damaged: it is not a list of sha256 digests") from error
+    if sums_text(sums).splitlines() != lines:
+        raise Error(f"{path} is damaged: its list does not match its own sha256")
+    return sums
 
 
 class Run:
-    """A finished run, read from its folder. Files are checked against SHA256SUMS when they are read."""
+    """A finished run, read from its folder. Every file that is read must be listed in SHA256SUMS and match it.
+    `trust`: run the code of the run's own network, if it has one, to rebuild the clients' models."""
 
-    def __init__(self, path: str | Path, keep: Any = None, federation: Federation | None = None):
-        self.path = Path(path)
+    def __init__(
+        self,
+        path: str | Path,
+        keep: Any = None,
+        federation: Federation | None = None,
+        trust: bool = False,
+    ):
+        self.path, self._trust = Path(path), trust
         self._keep = keep  # keeps a temporary folder alive
         self._federation = federation  # the one it was trained on, if that is in memory
         if not (self.path / "summary.json").is_file():
@@ -103,14 +123,21 @@ class Run:
 
     @cached_property
     def _sums(self) -> dict[str, str]:
-        return sums_of(self.path / SUMS) if (self.path / SUMS).is_file() else {}
+        return sums_of(self.path / SUMS)
 
     def verified(self, name: str) -> Path:
         """The path of this file of the run, after checking its sha256."""
-        path = self.path / name
-        if name in self._sums:
-            durable.verify(path, self._sums[name])
-        return path
+        digest = self.manifest.get(TIMINGS) if name == TIMINGS else self._sums.get(name)
+        if digest is None:
+            where = MANIFEST if name == TIMINGS else SUMS
+            raise Error(f"{self.path / name} is not part of this run: {where} does not list it")
+        durable.verify(self.path / name, digest)
+        return self.path / name
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The sha256 of every file that equal runs share."""
+        return dict(self._sums)
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -119,7 +146,7 @@ class Run:
 
     @cached_property
     def config(self) -> Config:
-        return configs.check(configs.load(self.verified("config.toml")))
+        return _config(self.verified("config.toml"))
 
     @property
     def accuracy(self) -> float:
@@ -180,23 +207,43 @@ class Run:
     def similarity(self, round: int | None = None) -> Pairs | None:
         """The server's similarities after this round (default: the last scored one); None if the method
         computes none."""
-        files = sorted((self.path / "similarity").glob("*.safetensors"))
+        files = sorted(name for name in self._sums if name.startswith("similarity/"))
         if round is not None:
-            files = [f for f in files if f.stem == f"{round:05d}"]
+            files = [name for name in files if Path(name).stem == f"{round:05d}"]
         if not files:
             return None
-        return Pairs.of(tensors(self.verified(f"similarity/{files[-1].name}"), "i", "j", "value"))
+        return Pairs.of(tensors(self.verified(files[-1]), "i", "j", "value"))
+
+    def events(self) -> list[dict[str, Any]]:
+        """events.jsonl: what happened to replies, clients and workers."""
+        return lines(self.verified("events.jsonl"))
+
+    def timings(self) -> list[dict[str, Any]]:
+        """timings.jsonl: the seconds of rounds and scores."""
+        return lines(self.verified(TIMINGS))
+
+    def client_names(self) -> list[str] | None:
+        """The names of the clients in the partition; None if they have no names."""
+        return names_in(self.verified("partition.json"))
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """Versions, machine and time, which may differ between runs with the same settings."""
-        return _json(self.path / "manifest.json")
+        content, own = seal.load(self.path / MANIFEST, "a run's manifest"), self._sums.get("config.toml")
+        if content.get("files", {}).get("config.toml") != own:
+            raise Error(f"{self.path / MANIFEST} belongs to another run")
+        return content
 
     @cached_property
     def index(self) -> dict[str, Any]:
         """About the models: network, head, sample shape and dtype, classes, mean and std."""
         keys = "model", "shape", "dtype", "classes", "mean", "std", "clients"
         return _json(self.verified("models/index.json"), *keys)
+
+    @property
+    def incidents(self) -> str:
+        """What befell the run that its settings do not ask for, by kind; empty if nothing did."""
+        return ", ".join(f"{count} {kind}" for kind, count in self.summary.get("incidents", {}).items())
 
     @property
     def has_state(self) -> bool:
@@ -217,15 +264,15 @@ class Run:
         rounds: int,
         out: str | Path | None = None,
         on_round: OnRound | None = None,
-        workers: int | None = None,
         allow_drift: bool = False,
+        **place: Any,
     ) -> Run:
         """Continue this run from its final state, up to `rounds` in total, in a new folder. Only the new rounds
-        are trained; this run does not change."""
+        are trained; this run does not change. `place`: engine, address and workers."""
         from pfedsim.runs.extend import extend
 
-        place = None if out is None else Path(out)
-        return extend(self, rounds, place, self._federation, on_round, workers, allow_drift)
+        folder = None if out is None else Path(out)
+        return extend(self, rounds, folder, self._federation, on_round, allow_drift, **place)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {self.summary['method']}, accuracy {100 * self.accuracy:.2f}%)"
@@ -246,12 +293,10 @@ class Run:
 
     def number_of(self, client: int | str) -> int:
         """The number of a client that is given by its number or its name."""
-        from pfedsim.data.partition import names_in
-
         count = self.index["clients"]
         if str(client).isdecimal() and int(client) < count:
             return int(client)
-        names = (names_in(self.verified("partition.json")) or [])[:count]
+        names = (self.client_names() or [])[:count]
         if str(client) in names:
             return names.index(str(client))
         hint = f": this run has clients 0 to {count - 1}"
@@ -267,10 +312,17 @@ class Run:
             raise Error(
                 f"client {number}'s model was unavailable when the run ended; {self.path / 'events.jsonl'} says why"
             )
+        if ":" in index["model"] and not self._trust:
+            raise Error(
+                f"the models of {self.path} need {described(index['model'])}, which would be run: read it, then "
+                "say that you trust it (--trust, in Python Run(path, trust=True))"
+            )
+        if ":" in index["model"] and source_digest(index["model"]) != self.config.digests.model:
+            raise Error(f"{index['model']} has changed since {self.path} was run; restore its code")
         found = tensors(self.verified(f"models/{BASE}"))
-        own = self.path / "models" / f"client-{number:05d}.safetensors"
-        if own.is_file():
-            found |= tensors(self.verified(f"models/{own.name}"))
+        own = f"models/client-{number:05d}.safetensors"
+        if own in self._sums:
+            found |= tensors(self.verified(own))
         try:
             module = rebuild(index["model"], index["shape"], len(index["classes"]), found)
         except Error as error:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pfedsim.core.method import ServerState
 from pfedsim.data.federation import Federation
+from pfedsim.durable import digest_of, flush_folder, verify
 from pfedsim.errors import Error
 from pfedsim.runs import manifest
-from pfedsim.runs.checkpoint import FOLDER, Found, latest, read
+from pfedsim.runs.checkpoint import Found, latest, read
 from pfedsim.runs.config import Config
-from pfedsim.runs.durable import digest_of, verify
-from pfedsim.runs.reader import load_config
+from pfedsim.runs.names import CHECKPOINT, SUMS
+from pfedsim.runs.reader import load_config, sums_of
 from pfedsim.runs.setup import Session, federate, prepare
 
 
@@ -38,7 +39,8 @@ def stopped(
     config: Config | None, run: Path, federation: Federation | None, allow_drift: bool, **place: Any
 ) -> Stopped:
     """Load the stopped run in this folder. Raises an error if `config` (None: the folder's own) describes another
-    run, or if software or hardware differ. `place`: workers, data_dir and track, which may differ."""
+    run, or if code, software or hardware differ. `place`: settings that may differ, such as engine,
+    workers, data_dir and track."""
     own = load_config(run)
     digest = digest_of(run / "config.toml")[0]
     found, notes = latest(run, digest)
@@ -46,29 +48,64 @@ def stopped(
     if not found:
         _trusted(run, digest, before)
         notes += ["there is no intact checkpoint: the run restarts"] if notes else []
-    config = config or own.model_copy(update=before.get("place", {}))
+    config = config or own.model_copy(update=manifest.place_in(before))
     config = config.model_copy(update={key: value for key, value in place.items() if value is not None})
     partition = _partition(run, before, notes)
     if federation is None:
         federation = federate(config.model_copy(update={"digests": own.digests}), partition)
-    session = prepare(config, federation)
+    session = prepare(_with_code(config, None, None), federation, allow_drift=allow_drift)
+    if found:  # drift says below which code has changed
+        same = _with_code(session.config, own.digests.method, own.digests.model)
+        session = replace(session, config=same)
     _same(run, own, session.config)
     differs = (
         manifest.drift(before.get("made_with", {}), manifest.made_with(session.config)) if before else []
     )
     if differs and found and not allow_drift:
         raise Error(
-            f"{run} was started with other software or hardware ({'; '.join(differs)}), so its results "
-            f"may differ in the last bits; `pfedsim resume {run} --allow-drift` continues anyway"
+            f"{run} was started with other code, software or hardware ({'; '.join(differs)}), so it would not be "
+            f"the same run; `pfedsim resume {run} --allow-drift` continues anyway"
         )
     known = list(before.get("drift", []))
     return Stopped(session, found, notes, known + differs if found else [])
 
 
+def _with_code(config: Config, method: str | None, model: str | None) -> Config:
+    """The configuration with these digests of the user's code; None: whatever it is."""
+    digests = config.digests.model_copy(update={"method": method, "model": model})
+    return config.model_copy(update={"digests": digests})
+
+
+def damage(run: Path) -> str | None:
+    """What is wrong with the files of a finished run: "" if nothing is, None if the run is not finished. Raises an
+    error if no checkpoint is left to repair them."""
+    if not (run / "summary.json").is_file():
+        return None
+    try:
+        for name, digest in sums_of(run / SUMS).items():
+            verify(run / name, digest)
+        return ""
+    except Error as error:
+        flaw = str(error)
+    if latest(run, digest_of(run / "config.toml")[0])[0] is None:
+        raise Error(f"{flaw}, and no checkpoint is left to repair it; delete {run} and run it again")
+    return flaw
+
+
+def reopen(run: Path, flaw: str | None) -> str:
+    """Make a damaged finished run a stopped one, which continues from its checkpoint; return a note that says so."""
+    if not flaw:
+        return ""
+    for name in ("summary.json", SUMS):
+        (run / name).unlink(missing_ok=True)
+    flush_folder(run)
+    return f"{flaw}; the run continues from its last checkpoint to repair it"
+
+
 def _trusted(run: Path, digest: str, before: Mapping[str, Any]) -> None:
     """Raise an error unless the folder's configuration is the one that the run was started with."""
     known = {before.get("files", {}).get("config.toml", digest)} if before else set()
-    for path in (run / FOLDER).glob("*.json"):
+    for path in (run / CHECKPOINT).glob("*.json"):
         try:
             known.add(read(path)["files"]["config.toml"])
         except (Error, KeyError):

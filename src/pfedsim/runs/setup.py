@@ -14,22 +14,23 @@ import torch
 
 from pfedsim import data as datasets
 from pfedsim import memory
-from pfedsim.core import seeds
-from pfedsim.core.client import hook
+from pfedsim.core import robust, seeds
 from pfedsim.core.engine import Engine
+from pfedsim.core.hooks import hook
 from pfedsim.core.job import Worker
 from pfedsim.core.layout import Layout
 from pfedsim.core.method import Fed, Method, ServerState
 from pfedsim.core.server import Coordinator, Observer, Round, run_rounds
-from pfedsim.core.settings import Settings
+from pfedsim.core.settings import LABEL_FLIP, Settings
 from pfedsim.core.wire import Wire
 from pfedsim.data import partition as partitions
 from pfedsim.data.cache import Tell, quiet
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.federation import ClientData, Federation
 from pfedsim.data.task import Task
+from pfedsim.engines.attacks import Attacking, FlippedLabels, attackers
 from pfedsim.engines.dropouts import Dropping
-from pfedsim.engines.pool import Pool
+from pfedsim.engines.pool import LIMIT, Pool
 from pfedsim.engines.serial import Serial
 from pfedsim.errors import Error
 from pfedsim.models import pretrained
@@ -55,7 +56,7 @@ class Session:
     side: Coordinator
     schedule: list[list[int]]
     notice: str
-    """why a slower backend runs than the fastest, or nothing"""
+    """why a slower backend runs than the fastest, and whom a cluster trusts; or nothing"""
 
     @property
     def method(self) -> Method:
@@ -146,7 +147,10 @@ class Plan:
 
     def worker(self, samples: ClientData, simulated: bool = False) -> Worker:
         """Who trains and scores the clients of these samples."""
-        fed, device = self.fed, self.net.device
+        fed, device, attack = self.fed, self.net.device, self.config.attack
+        if attack is not None and attack.kind == LABEL_FLIP:
+            hostile = attackers(attack, fed.settings.seed, fed.clients)
+            samples = FlippedLabels(samples, hostile, fed.classes)  # type: ignore[assignment]
         there = replace(fed, layout=fed.layout.to(device), initial=fed.initial.to(device))
         return Worker(self.method, there, self.net, samples, Wire(self.wire.kept.to(device)), simulated)
 
@@ -176,6 +180,12 @@ def plan(config: Config, task: Task, clients: int, unseen: int = 0, method: Meth
         config.backend,
         config.device,
     )
+    each = seeds.per_round(clients - unseen, settings.join)
+    defence = settings.defence
+    if defence is not None and (why := robust.objection(defence, each)):
+        raise Error(
+            f"defence.rule = {defence.rule!r}: {why}; raise join or change defence.share ({defence.share})"
+        )
     module, layout, initial = network.build(settings.seed)
     weights = None
     if config.pretrained is not None:
@@ -212,18 +222,24 @@ def _unchanged(stated: Digests, found: Digests) -> None:
             raise Error(f"digests.{name}: {what}, so the run would not be the same one")
 
 
-def prepare(config: Config, federation: Federation | None = None, method: Method | None = None) -> Session:
+def prepare(
+    config: Config,
+    federation: Federation | None = None,
+    method: Method | None = None,
+    allow_drift: bool = False,
+) -> Session:
     """Everything but the rounds themselves; `method`: this very object in place of the one that the
-    configuration describes."""
+    configuration describes; `allow_drift`: nodes of a cluster may differ from this machine."""
     federation = federation or federate(config)
     dealt = config.digests.model_copy(update={"partition": federation.partition.digest})
     config = config.model_copy(update={"digests": dealt})
     planned = plan(config, federation.data.task, federation.clients, federation.unseen, method)
     worker = planned.worker(ClientData(federation), simulated=True)
     declared = [len(split.train) for split in federation.partition.clients]
-    engine = _engine(planned.config, worker)
+    engine, notice = _engine(planned, worker, federation, allow_drift)
+    notices = "; ".join(filter(None, [planned.notice, notice]))
     side = Coordinator(planned.method, planned.fed, planned.wire, engine, declared)
-    return Session(planned.config, federation, worker, side, planned.schedule(), planned.notice)
+    return Session(planned.config, federation, worker, side, planned.schedule(), notices)
 
 
 def _kept(method: Method, layout: Layout, settings: Settings) -> Tensor:
@@ -235,18 +251,36 @@ def _kept(method: Method, layout: Layout, settings: Settings) -> Tensor:
     return kept | (layout.buffers & (settings.buffers == "local"))
 
 
-def _engine(config: Config, worker: Worker) -> Engine:
-    """Where the clients work, as the configuration asks."""
+def _engine(planned: Plan, worker: Worker, federation: Federation, allow_drift: bool) -> tuple[Engine, str]:
+    """Where the clients work, as the configuration asks; and what a user should know of it, or nothing."""
+    config = planned.config
     workers = config.workers or len(os.sched_getaffinity(0))
     on_cpu = worker.net.device.type == "cpu"
-    engine: Engine = Pool(worker, workers) if workers > 1 and on_cpu else Serial(worker)
-    if config.dropouts is None:
-        return engine
-    named = (*config.dropouts.never_clients, *config.dropouts.late_clients)
-    strange = [i for i in named if i >= worker.fed.clients]
-    if strange:
-        raise Error(f"dropouts names client {strange[0]}: there are clients 0 to {worker.fed.clients - 1}")
-    return Dropping(engine, config.dropouts, worker.fed.settings.seed)
+    apart = workers > 1 or config.time_limit  # only a process of its own can be ended
+    kind = config.engine or ("pool" if on_cpu and apart else "serial")
+    if kind != "serial" and not on_cpu:
+        raise Error(f"engine = {kind!r}: the device {config.device!r} uses a single process")
+    notice = ""
+    engine: Engine = Serial(worker)
+    if kind == "pool":
+        engine = Pool(worker, workers, config.time_limit or LIMIT)
+    elif kind == "ray":
+        from pfedsim.runs.cluster import on_ray
+
+        engine, notice = on_ray(planned, worker, federation, allow_drift)
+    clients, seed = worker.fed.clients, worker.fed.settings.seed
+    if (attack := config.attack) is not None:
+        _known("attack", attack.clients, clients)
+        engine = Attacking(engine, attack, seed, clients)
+    if (dropouts := config.dropouts) is not None:
+        _known("dropouts", (*dropouts.never_clients, *dropouts.late_clients), clients)
+        engine = Dropping(engine, dropouts, seed)
+    return engine, notice
+
+
+def _known(table: str, named: tuple[int, ...], clients: int) -> None:
+    for strange in (i for i in named if i >= clients):
+        raise Error(f"{table} names client {strange}: there are clients 0 to {clients - 1}")
 
 
 @contextmanager

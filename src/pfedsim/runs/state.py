@@ -23,6 +23,8 @@ def parts(state: State) -> dict[str, Any]:
     found: dict[str, Any] = {"server/round": state.server.round, "server/model": state.server.model}
     if state.server.personal is not None:
         found |= _rows("server/personal", state.server.personal)
+    if state.server.steps:
+        found["server/steps"] = state.server.steps
     for name, value in state.server.extra.items():
         if isinstance(value, Rows):
             found |= _rows(f"server/extra/{name}", value)
@@ -69,10 +71,15 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> State:
         memories = {i: Memory(own.get("kept"), _below(own, "extra")) for i, own in sorted(owned.items())}
         extra = _below(server, "extra")
         names = dict.fromkeys(path.partition("/")[0] for path in extra)
+        steps = _numbers(server["steps"]) if "steps" in server else {}
         made = {name: extra[name] if name in extra else _table(_below(extra, name)) for name in names}
         return State(
             ServerState(
-                int(server["round"]), server["model"], _table_rows(personal) if personal else None, made
+                int(server["round"]),
+                server["model"],
+                _table_rows(personal) if personal else None,
+                made,
+                steps,
             ),
             memories,
         )
@@ -88,10 +95,13 @@ def _table(tensors: Mapping[str, Tensor]) -> Rows | Pairs:
     pairs = _below(tensors, "pairs")
     if not pairs:
         return _table_rows(tensors)
-    rows = {int(i): t.tolist() for i, t in pairs.items() if i != "none"}
-    return Pairs(
-        {i: dict(zip(map(int, others), values, strict=True)) for i, (others, values) in rows.items()}
-    )
+    return Pairs({int(i): _numbers(row) for i, row in pairs.items() if i != "none"})
+
+
+def _numbers(row: Tensor) -> dict[int, float]:
+    """The inverse of `tensor_of` for numbers by client."""
+    others, values = row.tolist()
+    return dict(zip(map(int, others), values, strict=True))
 
 
 def _table_rows(tensors: Mapping[str, Tensor]) -> Rows:

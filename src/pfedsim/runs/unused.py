@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
+from pfedsim.core.settings import LABEL_FLIP
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS
 from pfedsim.runs.config import Config, table_of
@@ -16,6 +17,7 @@ PARTITIONS = {  # setting -> the partitions that use it
     "clients_each": ("domain",),
 }
 NEVER_DEFAULT = ("classes_each", "shards_each")  # their partitions are no data set's default
+NO_MEAN = ("local", "fedfomo")  # methods that a robust mean cannot change
 IN_PARTITION_FILE = (*PARTITIONS, "minimum", "test")
 
 
@@ -38,9 +40,21 @@ def refuse_unused(given: Mapping[str, Any], config: Config, methods: Sequence[st
             )
             _refuse(asked, config, (name,), f"{partition}; it is for {', '.join(kinds)}")
     if config.device != "cpu":
-        _refuse(asked, config, ("workers",), f"the device {config.device!r}, which uses a single process")
+        _refuse(
+            asked,
+            config,
+            ("workers", "time_limit"),
+            f"the device {config.device!r}, which uses a single process",
+        )
+    if config.engine != "ray":
+        _refuse(asked, config, ("address",), f"the engine {config.engine or 'pool'!r}; it is for ray")
+    if config.engine == "serial":
+        _refuse(
+            asked, config, ("workers", "time_limit"), "the engine 'serial', which uses a single process"
+        )
     run = methods or [config.method]
     used = {table_of(method) for method in run}
+    _refuse_harmless(asked, config, used)
     for name, options in asked.items():
         if isinstance(options, Mapping) and name in METHODS and name not in used:
             option, value = next(iter(options.items()), ("", ""))
@@ -50,6 +64,22 @@ def refuse_unused(given: Mapping[str, Any], config: Config, methods: Sequence[st
                 else f"method {run[0]!r}: leave it out, or choose"
             )
             raise Error(f"{name}.{option} = {value!r} has no effect on the {which} the method {name}")
+
+
+def _refuse_harmless(asked: Mapping[str, Any], config: Config, methods: Set[str]) -> None:
+    """Refuse attacks and defences that none of these methods notices."""
+    attack = config.attack if "attack" in asked else None
+    if attack is not None and attack.kind == LABEL_FLIP and "strength" in asked["attack"]:
+        raise Error(f"attack.strength has no effect on the attack {LABEL_FLIP!r}")
+    if attack is not None and attack.kind != LABEL_FLIP and methods <= {"local"}:
+        raise Error(
+            f"attack.kind = {attack.kind!r} has no effect on the method local, which sends no model"
+        )
+    if config.defence is not None and "defence" in asked and methods <= set(NO_MEAN):
+        names = " and ".join(sorted(methods))
+        raise Error(
+            f"defence.rule = {config.defence.rule!r} has no effect on {names}: no mean of the clients' models is taken"
+        )
 
 
 def refuse_unused_by_default(config: Config, partition: str) -> None:

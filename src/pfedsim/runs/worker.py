@@ -78,8 +78,8 @@ def spec_of(session: Session, own: Collection[int] | None = None, *, simulated: 
     if strange:
         raise Error(f"there is no client {strange[0]}: there are clients 0 to {federation.clients - 1}")
     return WorkerSpec(
-        _anchored(session.config).model_copy(
-            update={"workers": None, "track": None}
+        anchored(session.config).model_copy(
+            update=dict.fromkeys(("workers", "time_limit", "track"))
         ),  # the server's business
         federation.data.task,
         federation.clients,
@@ -89,7 +89,7 @@ def spec_of(session: Session, own: Collection[int] | None = None, *, simulated: 
     )
 
 
-def _anchored(config: Config) -> Config:
+def anchored(config: Config) -> Config:
     """The same with absolute paths: a worker may be opened in another directory."""
     paths = {}
     for name in ("data", "partition", "pretrained"):

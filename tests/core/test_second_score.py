@@ -1,8 +1,10 @@
-"""The score after local epochs starts from what is handed out for training, not from the served model: by a
-plain torch loop."""
+"""The score after local epochs starts from the served model, or from what a method answers to the task that it
+names in `tunes`: by a plain torch loop."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pfedsim.core.job import Job
+from pfedsim.core.method import Fed, Message, Method, Phase, ServerState, StartingPoint
 from pfedsim.core.rows import Rows
 from pfedsim.core.server import State
 from pfedsim.methods import parse
@@ -19,10 +23,35 @@ from pfedsim.runs.setup import Session
 CLIENTS, EPOCHS = range(4), 3
 
 
-def finished(spec: str, **settings: Any) -> tuple[Session, State]:
+@dataclass(frozen=True)
+class Doubled(Method):
+    """FedAvg whose clients serve twice the model, trained for an epoch more at the method's own rate."""
+
+    def begin(self, job: Job) -> StartingPoint:
+        scored = 2.0 if job.message.task == "score" else 1.0
+        return StartingPoint(job.mine(job.message.model) * scored)
+
+    def phases(self, job: Job) -> list[Phase]:
+        if job.message.task == "score":
+            return [Phase(job.fed.layout.trainable, 1, 0.03)]
+        return super().phases(job)
+
+
+@dataclass(frozen=True)
+class Halved(Doubled):
+    """The same; what the second score tunes is half the model."""
+
+    tunes = "tune"
+
+    def send(self, fed: Fed, server: ServerState, clients: Sequence[int], task: str) -> dict[int, Message]:
+        return {i: Message(task, server.model * (0.5 if task == "tune" else 1.0)) for i in clients}
+
+
+def finished(spec: str | Method, **settings: Any) -> tuple[Session, State]:
     """A short run through the real loop; with half the clients a round, client by client not the same
     ones."""
-    s = small.session(parse(spec), **{"rounds": 6, "join": 0.5, "epochs": 2, **settings})
+    method = parse(spec) if isinstance(spec, str) else spec
+    s = small.session(method, **{"rounds": 6, "join": 0.5, "epochs": 2, **settings})
     *_, last = small.rounds(s)
     return s, last.state
 
@@ -43,12 +72,12 @@ def own(s: Session, state: State, client: int, model: Tensor) -> Tensor:
     return torch.where(s.side.wire.kept, mine, model)
 
 
-def by_sgd(s: Session, client: int, start: Tensor, lr: float | None = None) -> Tensor:
+def by_sgd(s: Session, client: int, start: Tensor, lr: float | None = None, epochs: int = EPOCHS) -> Tensor:
     """torch.optim.SGD on an ordinary module, over slices of the stored order; a batch of one is skipped."""
     module = small.module(s, start).train()
     optimiser = torch.optim.SGD(module.parameters(), lr=lr or s.fed.settings.lr)
     x, y = small.normal(s, client)
-    for _ in range(EPOCHS):
+    for _ in range(epochs):
         for k in range(0, len(y), s.fed.settings.batch):
             if len(y[k : k + s.fed.settings.batch]) > 1:
                 optimiser.zero_grad()
@@ -112,6 +141,31 @@ def test_the_second_score_takes_the_learning_rate_that_the_next_round_would_have
         torch.testing.assert_close(
             model, by_sgd(s, client, start, s.fed.settings.lr * 0.8**6), rtol=1e-5, atol=1e-6
         )
+
+
+def test_what_is_served_is_tuned() -> None:
+    """Also where a method serves another model than it sends for training, after steps of its own."""
+    s, state = finished(Doubled())
+    for client, model in enumerate(tuned(s, state)):
+        start = 2 * own(s, state, client, state.server.model)
+        served = by_sgd(s, client, start, 0.03, epochs=1)
+        torch.testing.assert_close(model, by_sgd(s, client, served), rtol=1e-4, atol=1e-5)
+
+
+def test_a_method_may_answer_a_task_of_its_own_with_the_model_to_tune() -> None:
+    s, state = finished(Halved())
+    for client, model in enumerate(tuned(s, state)):
+        start = own(s, state, client, state.server.model / 2)
+        torch.testing.assert_close(model, by_sgd(s, client, start), rtol=1e-5, atol=1e-6)
+
+
+def test_the_second_score_has_a_learning_rate_of_its_own_which_nothing_decays() -> None:
+    s, state = finished("fedavg", lr_decay=0.8)
+    found = small.score(s, state, finetune=EPOCHS, models=True, lr=0.02)
+    for client, one in enumerate(found.clients):
+        assert one.model is not None
+        start = own(s, state, client, state.server.model)
+        torch.testing.assert_close(one.model, by_sgd(s, client, start, 0.02), rtol=1e-5, atol=1e-6)
 
 
 def test_local_only_goes_on_from_its_own_model() -> None:

@@ -34,14 +34,21 @@ def run_client(worker: Worker, work: Work, memory: Memory) -> tuple[Reply, Memor
     return replace(reply, info={**reply.info, "seconds": seconds}), remembered
 
 
-def run_to_score(worker: Worker, work: Work, memory: Memory, finetune: int = 0) -> Tensor:
-    """The model that this client would use now; with `finetune`, after so many plain local epochs. Nothing
-    is kept."""
+def run_to_score(
+    worker: Worker, work: Work, memory: Memory, finetune: int = 0, lr: float | None = None
+) -> Tensor:
+    """The model that this client would use now; with `finetune`, after so many plain local epochs, at `lr` or at the
+    learning rate that the next round would have. Nothing is kept."""
     with _on(worker, work, memory) as job:
-        if finetune:
-            plain = Phase(worker.fed.layout.trainable, finetune, worker.fed.settings.lr)
-            return train(Method(), job, [plain])[-1]
-        return train(worker.method, job, _phases(worker.method, job))[-1]
+        theta = job.start.theta
+        if job.message.task != "train":  # a method that tunes what it sends for training tunes the start
+            theta = train(worker.method, job, _phases(worker.method, job))[-1]
+        if not finetune:
+            return theta
+        if lr is not None:
+            job.pace = 1.0
+        plain = Phase(worker.fed.layout.trainable, finetune, lr or worker.fed.settings.lr, start=theta)
+        return train(Method(), job, [plain])[-1]
 
 
 def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:
@@ -55,7 +62,7 @@ def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:
         theta = theta if job.phase.start is None else job.phase.start
         job._statistics = theta[statistics]
         moves = job.phase.train & trainable
-        lr = job.phase.lr * settings.lr_decay**job.round
+        lr = job.phase.lr * job.pace
         if job.phase.batches == 1 and method.plain(job):
             theta = job.descend(theta, job.phase, moves, lr)
             ends.append(theta)

@@ -48,13 +48,15 @@ class Worker:
 
 
 class ScoreRequest(NamedTuple):
-    """What is asked of a client's score: on which part of its data, after how many plain local epochs, and
-    whether its model, labels and predictions come along (from simulated clients only)."""
+    """What is asked of a client's score: on which part of its data, after how many plain local epochs (at which
+    learning rate; None: the next round's), and whether its model, labels and predictions come along (from
+    simulated clients only)."""
 
     split: str = "test"
     finetune: int = 0
     model: bool = False
     predictions: bool = False
+    lr: float | None = None
 
 
 class Work(NamedTuple):
@@ -86,6 +88,7 @@ class Job:
         self.start: StartingPoint
         self.phase: Phase
         self.steps = 0
+        self.pace = worker.fed.settings.pace(work.round)
         seed = worker.fed.settings.seed
         self.rng = generator(seed, work.purpose, work.round, work.client)
         self._order = generator(seed, f"{work.purpose}/order", work.round, work.client)

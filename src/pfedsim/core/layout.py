@@ -37,6 +37,23 @@ class Layout:
         """Where the norm statistics lie."""
         return self.buffers.nonzero()[:, 0]
 
+    @cached_property
+    def bias(self) -> Tensor:
+        """Mask of the last linear layer's bias, one entry per class in order; of nothing where it has none."""
+        mask, name = self.head & False, self.last.removesuffix("weight") + "bias"
+        if name in self.names:
+            self.view(mask, name).fill_(True)
+        return mask
+
+    def inside(self, module: str) -> Tensor:
+        """Mask of everything in the network's submodule of this name."""
+        mask, within = self.head & False, [n for n in self.names if n.startswith(f"{module}.")]
+        if not within:
+            raise Error(f"the network has no tensor inside {module!r}; it has {', '.join(self.names)}")
+        for name in within:
+            self.view(mask, name).fill_(True)
+        return mask
+
     def view(self, theta: Tensor, name: str) -> Tensor:
         """The tensor `name` as a shaped view of `theta` (of its last dimension, where `theta` holds several
         models)."""

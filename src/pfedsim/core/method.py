@@ -131,6 +131,9 @@ class Method:
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # named sets of options
     weights = "samples"
     validation = 0.0  # share of the train part held back: not trained on, not in weights or moments
+    buffers = ""  # "shared": norm statistics are averaged, whatever the run's setting
+    tunes = "score"  # the task that asks for the model which the second score tunes: the served one
+    last = ""  # a task that every client is asked once more, after the last round
 
     # on the server
 

@@ -82,15 +82,17 @@ def score(
     predictions: bool = False,
     take: Callable[[int, Tensor], None] | None = None,
     unseen: int = 0,
+    lr: float | None = None,
 ) -> Scores:
     """Every client's model on its own test (or validation) part; `finetune`: after so many plain local
-    epochs. `models` and `predictions` come along from simulated clients only; `take` is given the models one
+    epochs at `lr` (None: the learning rate that the next round would have). `models` and `predictions` come along
+    from simulated clients only; `take` is given the models one
     by one in the order of clients, so that ten thousand need no room. `unseen`: instead, so many clients that
     never took part, numbered after the others, with what the method hands to one it has never met."""
     scores: list[ClientScore] = []
     clients = side.fed.clients
     everyone = range(clients, clients + unseen) if unseen else range(clients)
-    request = ScoreRequest(split, finetune, models or take is not None, predictions)
+    request = ScoreRequest(split, finetune, models or take is not None, predictions, lr)
     for first in range(0, len(everyone), CHUNK):
         for one in _scored(side, server, everyone[first : first + CHUNK], request):
             if take is not None and one.model is not None:
@@ -110,7 +112,7 @@ def _scored(
     side: Coordinator, server: ServerState, clients: Sequence[int], request: ScoreRequest
 ) -> Iterator[ClientScore]:
     """Scores in the order of clients; an early one waits for its turn."""
-    task, purpose = ("train", "finetune") if request.finetune else ("score", "score")
+    task, purpose = (side.method.tunes, "finetune") if request.finetune else ("score", "score")
     messages = send(side, server, clients, task)
     works = [Work(i, server.round, messages[i], purpose, request) for i in clients]
     waiting: dict[int, ClientScore] = {}
@@ -144,7 +146,7 @@ def score_client(worker: Worker, work: Work, memory: Memory) -> ClientScore:
             f"client {work.client} was asked for its model or predictions, but it is not simulated: only its "
             "scores leave it"
         )
-    theta = run_to_score(worker, work, memory, request.finetune)
+    theta = run_to_score(worker, work, memory, request.finetune, request.lr)
     x, y = samples_of(worker, work.client, request.split)
     if len(y):
         logits = worker.net.logits(theta, worker.net.ready(x)).double().cpu().numpy()

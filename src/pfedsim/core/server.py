@@ -115,34 +115,60 @@ def run_rounds(
                     raise RuntimeError(
                         f"{MOST_WAVES} waves in one round and still no 'train' (the last was {task!r})"
                     )
-            # 2. Send: every client gets its message.
-            messages = send(side, server, clients, task)
-            works = [Work(i, server.round, messages[i], task) for i in sorted(messages)]
-            # 3. Work: results come in any order and are taken in the order of clients.
-            with unchanged("the work of a client", server.round, server=server, messages=messages):
-                wave = _worked(side, works, events)
-            # 4. Guard: what cannot be used becomes an event.
-            good = _usable(side, wave, traffic, events)
-            moved = _judge(side, server, good, events)
-            # 5. Aggregate; a method must learn that it asked in vain, or it would ask for ever.
-            if good or task != "train":
-                means = robust.taken
-                server = _aggregated(side, server, task, good, moved, events)
-                if task == "train" and not server.round and fed.settings.defence and robust.taken == means:
-                    why = f"{type(method).__name__}.aggregate does not call self.mean, so defence.rule has no effect"
-                    events.append({"event": NO_EFFECT, "round": 1, "why": why})
-            # 6. Accept: from here on the memories that came with these replies count.
-            side.engine.memories.accept(list(good))
+            server, wave, good = _waved(side, server, task, clients, traffic, events)
             proven = proven or bool(good)
             failing |= {done.client for _, done in wave if isinstance(done, Absent) and done.trace}
             if len(wave) >= FEWEST or (not proven and len(failing) >= min(2, fed.clients)):
                 refuse_if_all_failed([done for _, done in wave if isinstance(done, Absent)], len(wave))
-            events.extend({"round": server.round + 1, **event} for event in side.engine.events)
-            side.engine.events.clear()
         server = replace(server, round=server.round + 1)
         replies = tuple(reply for _, reply in good.values())
-        yield Round(server, tuple(sorted(messages)), replies, traffic, tuple(events))
-        del messages, works, wave, good, replies  # their models make room for the next round's
+        yield Round(server, tuple(work.client for work, _ in wave), replies, traffic, tuple(events))
+        del wave, good, replies  # their models make room for the next round's
+
+
+def last_wave(side: Coordinator, server: ServerState) -> Round | None:
+    """After the last round: the method's task `last` for every client; None where it has none."""
+    if not (task := side.method.last):
+        return None
+    traffic: Traffic = {}
+    events: list[Event] = []
+    server, wave, good = _waved(side, server, task, range(side.fed.clients), traffic, events)
+    refuse_if_all_failed([done for _, done in wave if isinstance(done, Absent)], len(wave))
+    replies = tuple(reply for _, reply in good.values())
+    return Round(server, tuple(work.client for work, _ in wave), replies, traffic, tuple(events))
+
+
+def _waved(
+    side: Coordinator,
+    server: ServerState,
+    task: str,
+    clients: Sequence[int],
+    traffic: Traffic,
+    events: list[Event],
+) -> tuple[ServerState, Wave, Good]:
+    """The server after one wave, every client's result, and the replies that counted."""
+    # 2. Send: every client gets its message.
+    messages = send(side, server, clients, task)
+    works = [Work(i, server.round, messages[i], task) for i in sorted(messages)]
+    # 3. Work: results come in any order and are taken in the order of clients.
+    with unchanged("the work of a client", server.round, server=server, messages=messages):
+        wave = _worked(side, works, events)
+    # 4. Guard: what cannot be used becomes an event.
+    good = _usable(side, wave, traffic, events)
+    moved = _judge(side, server, good, events)
+    # 5. Aggregate; a method must learn that it asked in vain, or it would ask for ever.
+    if good or task != "train":
+        means = robust.taken
+        server = _aggregated(side, server, task, good, moved, events)
+        if task == "train" and not server.round and side.fed.settings.defence and robust.taken == means:
+            name = type(side.method).__name__
+            why = f"{name}.aggregate does not call self.mean, so defence.rule has no effect"
+            events.append({"event": NO_EFFECT, "round": 1, "why": why})
+    # 6. Accept: from here on the memories that came with these replies count.
+    side.engine.memories.accept(list(good))
+    events.extend({"round": server.round + 1, **event} for event in side.engine.events)
+    side.engine.events.clear()
+    return server, wave, good
 
 
 def _worked(side: Coordinator, works: Sequence[Work], events: list[Event]) -> Wave:

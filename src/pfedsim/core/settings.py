@@ -86,6 +86,10 @@ class Settings(Training):
     rounds: int = Field(200, ge=1)
     join: float = Field(0.1, gt=0, le=1)
 
+    def pace(self, round: int) -> float:
+        """What a learning rate is multiplied by in this round, counted from 0."""
+        return float(self.lr_decay**round)
+
 
 class Dropouts(BaseModel):
     """Who does not answer in time: shares of the clients in every round, drawn by address, and clients by

@@ -27,6 +27,7 @@ class FedFomo(Method):
     on its validation part."""
 
     title = "FedFomo"
+    tunes = "train"  # the second score tunes a fresh mix of the models on offer, as the next round would
     paper = "Zhang et al. 2021, section 3; M and validation as in the pFedSim paper"
     elsewhere = (
         "One code base redraws the validation part at every load, which leaks it into training, sums the loss "

@@ -20,6 +20,9 @@ class PerFedAvg(Method):
     """A common model trained to be good after one step of local training, scored after one plain local epoch."""
 
     title = "Per-FedAvg"
+    tunes = (
+        "train"  # the common model is made to be tuned: the epochs take the place of the one before scoring
+    )
     paper = (
         "Fallah et al. 2020, Algorithm 1 without second derivatives; alpha and beta as in the pFedSim paper"
     )

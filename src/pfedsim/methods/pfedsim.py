@@ -85,6 +85,7 @@ class PFedSim(TwoStage):
     """A warm-up with a common model, then feature extractors mixed by the similarity of classifiers."""
 
     title = "pFedSim"
+    tunes = "train"  # the second score tunes a fresh mix of extractors, as the next round would
     paper = "Tan et al. 2023, Algorithm 2, Eq. 3 and 4; appendix A.5: rho = 0.5"
     elsewhere = (
         "The author's code takes the logarithm of the mean cosine where Eq. 3 takes the mean of logarithms, and "

@@ -65,6 +65,11 @@ class TwoStage(Method):
         """The number of rounds of the warm-up: T_g = floor(rho T)."""
         return math.floor(self.rho * rounds + 1e-9)
 
+    @property
+    def buffers(self) -> str:  # type: ignore[override]
+        """Norm statistics are averaged if one of the stages asks for it."""
+        return next((stage.buffers for stage in self._stages if stage.buffers), "")
+
     def _after(self, fed: Fed, server: ServerState, finished: int) -> ServerState:
         """The server's state after so many finished rounds. At the switch, every client gets the common model."""
         if server.personal is None and finished >= self.warm_rounds(fed.settings.rounds):

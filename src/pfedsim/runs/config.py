@@ -49,6 +49,12 @@ class Score(BaseModel):
         ge=0,
         description="plain local epochs before the second score at the end (0: none; default: epochs)",
     )
+    lr: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="learning rate of these epochs (default: lr as the next round would have it)",
+    )
 
 
 TOO_MANY = 2**31
@@ -221,6 +227,7 @@ class Config(Training):
                 "score": Score(
                     every=max(1, suited.rounds // 20) if every is None else every,
                     finetune=self.epochs if finetune is None else finetune,
+                    lr=self.score.lr,
                 ),
             }
         )

@@ -257,6 +257,7 @@ class Execution:
                 predictions=session.worker.simulated,
                 finetune=finetune,
                 split=split,
+                lr=session.config.score.lr,
                 take=take if split == "test" else None,
             )
             self._writer.scores(number, scores)
@@ -308,7 +309,8 @@ class Execution:
             raise Error(
                 f"no client's reply could be used in any round (events.jsonl names all): {self._why}{diverged}"
             )
-        record = self._record_of_state(server)  # before the last scores
+        record, state = self._record_of_state(server), session.side.snapshot(server)  # of the last round
+        server, once_more = self._last_wave(server)
         models = self._models(server) if session.worker.simulated else None
         served = self._score(server, take=models.add if models else None)
         self._show(server, served)
@@ -329,6 +331,7 @@ class Execution:
             **({"unseen": strangers} if strangers else {}),
             "bytes_down_per_client_round": counts["down"] / counts["times"],
             "bytes_up_per_client_round": counts["up"] / counts["times"],
+            **({"last_wave": once_more} if once_more else {}),
             "config_digest": self._config_digest,
             "models_digest": models.digest() if models else None,
         }
@@ -342,9 +345,22 @@ class Execution:
         if self._incidents:
             summary["incidents"] = dict(sorted(self._incidents.items()))
         if config.state:
-            writer.state(session.side.snapshot(server), record)
+            writer.state(state, record)
         writer.finish(summary, self._manifest)
         self._tell(server.round, self._loss)
+
+    def _last_wave(self, server: ServerState) -> tuple[ServerState, dict[str, Any]]:
+        """The server after what its method asks all clients once more, and the figures of that wave. A run that is
+        extended goes on from before it."""
+        last = self._session.last(server)
+        if last is None:
+            return server, {}
+        self._warn(last)
+        for event in last.events:
+            self._befell(event, server.round)
+        down, up = (sum(by[k] for by in last.traffic.values()) for k in (0, 1))
+        found = {"task": self._session.method.last, "replies": len(last.replies)}
+        return last.server, {**found, "bytes_down": down, "bytes_up": up}
 
     def _record_of_state(self, server: ServerState) -> dict[str, Any]:
         """What a run that goes on from the final state must know of this one; equal for equal runs."""
@@ -391,6 +407,7 @@ class Execution:
                     server,
                     finetune=epochs,
                     unseen=session.federation.unseen,
+                    lr=session.config.score.lr,
                 )
                 self._writer.scores(server.round, scores)
                 self._missed(server.round, scores)

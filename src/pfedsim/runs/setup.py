@@ -20,7 +20,7 @@ from pfedsim.core.hooks import hook
 from pfedsim.core.job import Worker
 from pfedsim.core.layout import Layout
 from pfedsim.core.method import Fed, Method, ServerState
-from pfedsim.core.server import Coordinator, Observer, Round, run_rounds
+from pfedsim.core.server import Coordinator, Observer, Round, last_wave, run_rounds
 from pfedsim.core.settings import LABEL_FLIP, Settings
 from pfedsim.core.wire import Wire
 from pfedsim.data import partition as partitions
@@ -77,6 +77,10 @@ class Session:
     def rounds(self, server: ServerState) -> Iterator[Round]:
         """The rounds that are left."""
         return run_rounds(self.side, self.schedule, server)
+
+    def last(self, server: ServerState) -> Round | None:
+        """What the method asks all clients after the last round, if anything."""
+        return last_wave(self.side, server)
 
     def observed(self, *observers: Observer) -> Session:
         """The same run, with these told of every client's work and result."""
@@ -168,6 +172,8 @@ def plan(config: Config, task: Task, clients: int, unseen: int = 0, method: Meth
     `method`: this very object in place of the one that the configuration describes."""
     config = config.resolved(task.defaults, clients)
     method = method or config.method_made()
+    if method.buffers:
+        config = config.model_copy(update={"buffers": method.buffers})
     settings = config.settings()
     assert config.model is not None
     network = Network(

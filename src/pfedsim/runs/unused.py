@@ -7,7 +7,7 @@ from typing import Any
 
 from pfedsim.core.settings import LABEL_FLIP
 from pfedsim.errors import Error
-from pfedsim.methods import METHODS
+from pfedsim.methods import METHODS, label, parse
 from pfedsim.runs.config import Config, table_of
 
 PARTITIONS = {  # setting -> the partitions that use it
@@ -54,6 +54,11 @@ def refuse_unused(given: Mapping[str, Any], config: Config, methods: Sequence[st
         )
     run = methods or [config.method]
     used = {table_of(method) for method in run}
+    if config.buffers == "local" and "buffers" in asked:
+        made = [parse(method, config.options) for method in run]
+        if all(method.buffers == "shared" for method in made):
+            names = " and ".join(label(method) for method in made)
+            raise Error(f"buffers = 'local' has no effect on {names}: norm statistics are averaged")
     _refuse_harmless(asked, config, used)
     for name, options in asked.items():
         if isinstance(options, Mapping) and name in METHODS and name not in used:

@@ -94,7 +94,7 @@ def session(method: Method | None = None, federation: Federation | None = None, 
         "backend": "torch",
         **settings,
     }
-    s = prepare(check(words), federation)
+    s = prepare(check(words), federation, method)
     kept = method.keeps(s.fed.layout) | (s.fed.layout.buffers & (s.fed.settings.buffers == "local"))
     worker = replace(s.worker, method=method, wire=Wire(kept))
     side = replace(s.side, method=method, wire=worker.wire, engine=Serial(worker), declared=None)

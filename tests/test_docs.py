@@ -94,7 +94,7 @@ def test_the_guide_is_right(tmp_path, block):
     assert len(code) <= 24
 
 
-def test_the_guides_contrastive_loss_has_the_gradient_of_autograd(tmp_path):
+def test_the_guides_contrastive_loss_is_that_of_the_paper(tmp_path):
     (tmp_path / "moon.py").write_text(
         next(block for block in blocks(GUIDE) if block.startswith("# moon.py"))
     )

@@ -214,7 +214,7 @@ def test_a_public_name_is_not_hidden_by_a_module(room: str) -> None:
 
 def test_the_interface_and_the_client_loop_stay_small_and_name_no_method() -> None:
     text = (ROOT / "core" / "method.py").read_text() + (ROOT / "core" / "client.py").read_text()
-    assert len(text.splitlines()) <= 340
+    assert len(text.splitlines()) <= 370
     names = {kind.title for kind in METHODS.values()} | {kind.__name__ for kind in METHODS.values()}
     names |= {
         "FedAvg",

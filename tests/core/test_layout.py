@@ -200,7 +200,7 @@ def test_the_bias_and_the_inside_of_a_module_are_masks_by_name() -> None:
     assert theta[layout.inside("group")].equal(
         torch.cat([layout.view(theta, n).reshape(-1) for n in inside])
     )
-    with pytest.raises(Error, match="no tensor inside 'classifier'; it has constant, bn.weight"):
+    with pytest.raises(Error, match="no tensor inside 'classifier'"):
         layout.inside("classifier")
     bare = Odd()
     bare.answer = nn.Sequential(nn.Linear(5, 3, bias=False))

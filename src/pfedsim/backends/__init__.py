@@ -31,15 +31,17 @@ def make(
     std: Tensor,
     shape: tuple[int, ...],
     device: torch.device,
+    why: str = "",
 ) -> tuple[str, Backend, str]:
     """The backend's name, the network on it, and why it is not the fast one ("" where it is, or where torch
-    was asked for)."""
+    was asked for). `why`: why it cannot be the fast one, if that is known."""
     from pfedsim.backends import native
     from pfedsim.backends.graph import Unfit
     from pfedsim.backends.torch import TorchNet
 
-    why = ""
-    if device.type != "cpu":
+    if why:
+        pass
+    elif device.type != "cpu":
         why = f"the native backend runs on the CPU, not on {device}"
     elif not native.available():
         why = "the native backend was not built here (it needs a C++17 compiler when pfedsim is installed)"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
 
 class Recipe(Protocol):
@@ -33,6 +33,22 @@ def _open(recipe: Recipe) -> Backend:
     return recipe.open()
 
 
+class AutogradNet(Protocol):
+    """The network in train mode at the model that a step starts from, for a loss that autograd differentiates."""
+
+    module: nn.Module
+    """the network itself; its parameters are leaves of the graph"""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Class scores."""
+
+    def features(self, x: Tensor) -> Tensor:
+        """The head's input."""
+
+    def head(self, z: Tensor) -> Tensor:
+        """The classifier's scores for features `z`."""
+
+
 class Backend(Protocol):
     """The verbs. Train-mode verbs take the norm statistics beside the model and return those that follow;
     eval-mode verbs use the statistics inside the vector."""
@@ -54,6 +70,11 @@ class Backend(Protocol):
         at_features: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, float]:
         """Gradient of the mean cross-entropy in train mode, the statistics that follow, and the loss."""
+
+    def grad_of(
+        self, theta: Tensor, statistics: Tensor, loss: Callable[[AutogradNet], Tensor]
+    ) -> tuple[Tensor, Tensor, float]:
+        """The same of any loss of the network, by autograd."""
 
     def descend(
         self,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pfedsim.backends.base import Reopened
+from pfedsim.backends.base import AutogradNet, Reopened
 from pfedsim.backends.graph import DROPOUT, GROUP, MEAN, STAGE, Node, Unfit, graph_of, sides
 from pfedsim.backends.torch import normalised
 from pfedsim.core.layout import Layout
@@ -217,6 +217,12 @@ class NativeNet(Reopened):
             "backward", _at(theta), _at(hard), _at(soft), _at(extra), _at(gradient), ctypes.byref(loss)
         )
         return gradient, theta[self._buffers], loss.value
+
+    def grad_of(
+        self, theta: Tensor, statistics: Tensor, loss: Callable[[AutogradNet], Tensor]
+    ) -> tuple[Tensor, Tensor, float]:
+        """Autograd cannot differentiate what runs natively."""
+        raise Error("a loss written for autograd needs backend = torch")
 
     def descend(
         self,

@@ -4,16 +4,39 @@ a model is one copy."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pfedsim.backends.base import Reopened
+from pfedsim.backends.base import AutogradNet, Reopened
 from pfedsim.core.layout import Layout, norm_layers
 
 CHUNK = 256  # images in one eval-mode pass
 SMALL = 1 << 12  # entries that two calls of torch move as fast as one of ours
+
+
+class _AtHead(Exception):
+    """Ends a forward pass where the head begins."""
+
+
+class WrittenNet:
+    """What a loss written for autograd is given: see `AutogradNet`."""
+
+    def __init__(self, net: TorchNet):
+        self.module, self._net = net._module, net
+
+    def __call__(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.module(x)
+        return scores
+
+    def features(self, x: Tensor) -> Tensor:
+        return self._net._to_head(x)
+
+    def head(self, z: Tensor) -> Tensor:
+        scores: Tensor = self._net._head(z)
+        return scores
 
 
 class TorchNet(Reopened):
@@ -41,10 +64,36 @@ class TorchNet(Reopened):
         # differently.
         grouped = any(isinstance(m, nn.Conv2d) and m.groups > 1 for m in module.modules())
         self._format = torch.channels_last if grouped else torch.preserve_format
-        self._head.register_forward_pre_hook(self._keep_features)
+        self._stops = False
+        self._hook = self._head.register_forward_pre_hook(self._keep_features)
+        facts = layout, head, mean, std, device
+        self._again: Callable[[], TorchNet] = lambda: TorchNet(deepcopy(module), *facts)
+        self._twin: TorchNet | None = None
 
     def _keep_features(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self._features = inputs[0]
+        if self._stops:
+            raise _AtHead
+
+    def _to_head(self, x: Tensor) -> Tensor:
+        """The head's input, in whatever mode the network is."""
+        self._stops = True
+        try:
+            self._module(x)
+        except _AtHead:
+            pass
+        finally:
+            self._stops = False
+        assert self._features is not None
+        return self._features
+
+    def _copy(self) -> TorchNet:
+        """Another network of this kind: a loss may ask this one for other models' features meanwhile."""
+        if self._twin is None:
+            self._hook.remove()  # it holds this network, which would be copied along
+            self._twin = self._again()
+            self._hook = self._head.register_forward_pre_hook(self._keep_features)
+        return self._twin
 
     def _load(self, theta: Tensor, training: bool) -> None:
         self._flat.copy_(theta)
@@ -76,6 +125,24 @@ class TorchNet(Reopened):
             total = loss + (at_features(self._features.detach()) * self._features).sum()
         torch.autograd.backward(total)
         return self._grad.clone(), self._flat[self._buffers], float(loss.detach())
+
+    def grad_of(
+        self, theta: Tensor, statistics: Tensor, loss: Callable[[AutogradNet], Tensor]
+    ) -> tuple[Tensor, Tensor, float]:
+        """Gradient and value of a loss of the network in train mode, and the norm statistics that follow."""
+        net = self._copy()
+        net._load(theta, training=True)
+        net._flat[net._buffers] = statistics
+        with torch.enable_grad():
+            value = loss(WrittenNet(net))
+        if not isinstance(value, Tensor) or value.ndim or not value.requires_grad:
+            what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise TypeError(
+                f"the loss is {what:.80}, expected one number that depends on the network's parameters"
+            )
+        net._grad.zero_()
+        torch.autograd.backward(value)
+        return net._grad.clone(), net._flat[net._buffers], float(value.detach())
 
     def descend(
         self,

@@ -46,7 +46,7 @@ def run_to_score(
         if not finetune:
             return theta
         if lr is not None:
-            job.pace = 1.0
+            job._pace = 1.0
         plain = Phase(worker.fed.layout.trainable, finetune, lr or worker.fed.settings.lr, start=theta)
         return train(Method(), job, [plain])[-1]
 
@@ -62,7 +62,7 @@ def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:
         theta = theta if job.phase.start is None else job.phase.start
         job._statistics = theta[statistics]
         moves = job.phase.train & trainable
-        lr = job.phase.lr * job.pace
+        lr = job.phase.lr * job._pace
         if job.phase.batches == 1 and method.plain(job):
             theta = job.descend(theta, job.phase, moves, lr)
             ends.append(theta)
@@ -70,7 +70,7 @@ def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:
         theta, velocity, still = theta.clone(), None, ~moves
         moved = theta.new_empty(theta.shape)
         for numbers in job.passes(job.phase):
-            with hook(method, "gradient", job):
+            with hook(method, "loss" if method.autograd() else "gradient", job):
                 step = _whole(job, method.gradient(job, theta, [job.batch(n) for n in numbers]))
             if settings.decay:
                 step = step + settings.decay * theta

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from pfedsim.backends.base import Backend
+    from pfedsim.backends.base import AutogradNet, Backend
     from pfedsim.data.federation import ClientData
+
+    Loss = Callable[["Job", AutogradNet, "Batch"], Tensor]
 
 Carrier = TypeVar("Carrier", Message, Memory)
 
@@ -88,7 +90,7 @@ class Job:
         self.start: StartingPoint
         self.phase: Phase
         self.steps = 0
-        self.pace = worker.fed.settings.pace(work.round)
+        self._pace = worker.fed.settings.pace(work.round)
         seed = worker.fed.settings.seed
         self.rng = generator(seed, work.purpose, work.round, work.client)
         self._order = generator(seed, f"{work.purpose}/order", work.round, work.client)
@@ -134,14 +136,27 @@ class Job:
     ) -> Tensor:
         """Gradient of the mean cross-entropy in train mode, by labels or soft `targets`; `at_features`: given
         the head's input, an extra gradient there. Moves the job's norm statistics, whatever `theta` holds."""
-        if self._statistics is None:
-            self._statistics = self.mine(self.message.model)[self.fed.layout.buffers]
         want = batch.y if targets is None else targets
         gradient, self._statistics, loss = self._net.grad(
-            theta, self._statistics, batch.x, want, at_features
+            theta, self._own_statistics(), batch.x, want, at_features
         )
         self._losses.append(loss)
         return gradient
+
+    def grad_of(self, theta: Tensor, batch: Batch, loss: Loss) -> Tensor:
+        """Gradient of `loss(job, net, batch)` by autograd, in train mode at `theta`; torch backend only. Moves the
+        job's norm statistics."""
+        gradient, self._statistics, value = self._net.grad_of(
+            theta, self._own_statistics(), lambda net: loss(self, net, batch)
+        )
+        self._losses.append(value)
+        return gradient
+
+    def _own_statistics(self) -> Tensor:
+        """Where the norm statistics of train mode stand."""
+        if self._statistics is None:
+            self._statistics = self.mine(self.message.model)[self.fed.layout.buffers]
+        return self._statistics
 
     def logits(self, theta: Tensor, x: Tensor) -> Tensor:
         """Class scores in eval mode."""

@@ -20,8 +20,9 @@ from pfedsim.errors import Error, must
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
+    from pfedsim.backends.base import AutogradNet
     from pfedsim.core.job import Batch, Job
     from pfedsim.core.layout import Layout
 
@@ -172,8 +173,16 @@ class Method:
             return []
         return [Phase(job.fed.layout.trainable, job.fed.settings.epochs, job.fed.settings.lr)]
 
+    def loss(self, job: Job, net: AutogradNet, batch: Batch) -> Tensor:
+        """What a step descends, written for autograd; torch backend only. A method that has it needs no gradient."""
+        from torch.nn import functional as F
+
+        return F.cross_entropy(net(batch.x), batch.y)
+
     def gradient(self, job: Job, theta: Tensor, batches: Sequence[Batch]) -> Tensor:
-        """The direction of one step."""
+        """The direction of one step: of `loss` where the method has its own, else of the cross-entropy."""
+        if self.autograd():
+            return job.grad_of(theta, batches[0], self.loss)
         return job.grad(theta, batches[0])
 
     def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
@@ -197,9 +206,22 @@ class Method:
             return by_samples
         return by_samples.where(fed.layout.buffers, weighted_mean((1.0, model) for _, model in models))
 
+    def network(self, net: nn.Module, head: str) -> nn.Module:
+        """The run's network, or what the method makes of it: whatever parameters it adds are entries of every model.
+        `head`: the name of the classifier's attribute, which must keep it."""
+        return net
+
     def plain(self, job: Job) -> bool:
-        """Whether `gradient` is left alone, so that a backend may run a whole phase in one call."""
-        return type(self).gradient is Method.gradient
+        """Whether `gradient` and `loss` are left alone, so that a backend may run a whole phase in one call."""
+        return type(self).gradient is Method.gradient and not self.autograd()
+
+    def autograd(self) -> bool:
+        """Whether the method has a `loss` of its own, which only the torch backend can differentiate."""
+        return type(self).loss is not Method.loss
+
+    def reshapes(self) -> bool:
+        """Whether the method has a `network` of its own."""
+        return type(self).network is not Method.network
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self), include_extras=True)

@@ -34,7 +34,10 @@ from pfedsim.runs.setup import Session, one_thread, prepare
 from pfedsim.runs.state import from_tensors, to_tensors
 
 CLASSES = 4
-HOOKS = ("init", "plan", "send", "aggregate", "keeps", "begin", "phases", "gradient", "finish", "replies")
+HOOKS = (
+    *("init", "plan", "send", "aggregate", "keeps", "begin", "phases", "loss", "gradient", "finish"),
+    "replies",
+)
 
 
 @dataclass(frozen=True)
@@ -295,6 +298,9 @@ def _watched(method: Method) -> Method:
     body: dict[str, Any] = {name: hook(name) for name in HOOKS} | {
         "original": method,
         "plain": lambda self, job: method.plain(job),
+        "autograd": lambda self: method.autograd(),
+        "reshapes": lambda self: method.reshapes(),
+        "network": lambda self, net, head: method.network(net, head),
     }
     watched = type(kind.__name__, (_Watched, kind), body)
     new: Method = object.__new__(watched)

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from pfedsim import models
 from pfedsim.backends.torch import CHUNK, normalised
+from pfedsim.core.method import Method
 from pfedsim.core.seeds import torch_seeded
 from pfedsim.errors import Error
+from pfedsim.runs.network import changed
 
 
 class ClientModel(nn.Module):
@@ -100,10 +102,20 @@ class ClientModel(nn.Module):
         return [self.classes[k] for k in self.scores(x).argmax(1).tolist()]
 
 
-def rebuild(name: str, shape: Sequence[int], classes: int, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """Build the network `name` and load these tensors. Tensors of another network are an error."""
+def rebuild(
+    name: str,
+    shape: Sequence[int],
+    classes: int,
+    tensors: Mapping[str, Tensor],
+    method: Method | None = None,
+    head: str = "",
+) -> nn.Module:
+    """Build the network `name`, as `method` changes it at its `head`, and load these tensors. Tensors of another
+    network are an error."""
     with torch_seeded(0, "model"):  # keeps the caller's generator; the initial values are overwritten
         module = models.build(name, tuple(shape), classes)
+        if method is not None:
+            module = changed(method, module, head, tuple(shape), classes)
     # the batch counters of norm layers, which are integers, are not kept
     own = {k: t for k, t in module.state_dict().items() if t.is_floating_point()}
     odd = sorted(own.keys() ^ tensors.keys())

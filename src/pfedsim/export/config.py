@@ -44,6 +44,8 @@ class ExportConfig(BaseModel):
     format: Literal["pfedsim-model/2"] = "pfedsim-model/2"
     network: str = Field(pattern=rf"^([a-z0-9_]+|{NETWORK}:[A-Za-z_][A-Za-z0-9_]*)$")
     """the name of a pfedsim network, or the class in network.py"""
+    changed_by: str | None = None
+    """the pfedsim method that changes the network, with its options, if one does"""
     arguments: dict[str, Any]
     """the arguments of the network's class"""
     head: str

@@ -13,6 +13,7 @@ from pfedsim import seal
 from pfedsim.errors import Error
 from pfedsim.export.client_model import ClientModel, rebuild
 from pfedsim.export.config import NETWORK, TENSORS, ExportConfig
+from pfedsim.methods import METHODS, parse
 
 
 def load(path: str | Path, trust: bool = False) -> ClientModel:
@@ -24,6 +25,8 @@ def load(path: str | Path, trust: bool = False) -> ClientModel:
     if TENSORS not in content:
         raise Error(f"{folder / 'config.json'} names no {TENSORS}")
     network = config.network
+    if config.changed_by is not None and config.changed_by.partition("(")[0] not in METHODS:
+        raise Error(f"{folder / 'config.json'} names {config.changed_by!r}, which is no method of pfedsim")
     if network.startswith(NETWORK):
         if NETWORK not in content:
             raise Error(f"{folder / 'config.json'} names no {NETWORK}, but its network is {network}")
@@ -39,7 +42,8 @@ def load(path: str | Path, trust: bool = False) -> ClientModel:
         raise Error(f"{folder / TENSORS} is not a safetensors file: {error}") from error
     about = config.input
     try:
-        module = rebuild(network, about.shape, len(config.classes), tensors)
+        method = None if config.changed_by is None else parse(config.changed_by)
+        module = rebuild(network, about.shape, len(config.classes), tensors, method, config.head)
         constants = about.shape, about.dtype, about.mean, about.std
         return ClientModel(module, config.classes, *constants, about.fill, about.columns)
     except Error as error:

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from pfedsim import __version__, durable, seal
+from pfedsim import __version__, durable, models, seal
 from pfedsim.data.federation import Federation
 from pfedsim.errors import Error
 from pfedsim.export.card import card
@@ -21,6 +21,7 @@ from pfedsim.export.client_model import ClientModel
 from pfedsim.export.config import NETWORK, ONNX, PT2, TENSORS, ExportConfig, Input
 from pfedsim.export.programs import write_onnx, write_pt2
 from pfedsim.export.read import checked, load, read_config
+from pfedsim.methods import METHODS
 from pfedsim.runs.manifest import place_in
 from pfedsim.runs.reader import Run
 from pfedsim.runs.setup import federate
@@ -97,7 +98,7 @@ def _write(
     (folder / TENSORS).write_bytes(save(_tensors(model), {"format": "pt"}))
     network = run.index["model"]
     if ":" in network:
-        network = f"{NETWORK}:{_copy_source(model, folder / NETWORK)}"
+        network = f"{NETWORK}:{_copy_source(models.class_of(network), folder / NETWORK)}"
     differences: dict[str, Any] = {}
     if federation is not None:
         positions = federation.partition.clients[client].test
@@ -110,10 +111,11 @@ def _write(
     files = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir())}
     if samples and federation is not None:
         np.savez_compressed(folder / SAMPLES, x=x.numpy(), y=y.numpy(), classes=np.array(model.classes))
-    asked = inspect.signature(type(model.module).__init__).parameters
+    asked = inspect.signature(models.class_of(run.index["model"]).__init__).parameters
     arguments = {"shape": list(model.shape), "classes": len(model.classes)}
     config = ExportConfig(
         network=network,
+        changed_by=_changed_by(run),
         arguments={name: value for name, value in arguments.items() if name in asked},
         head=run.index["head"],
         classes=list(model.classes),
@@ -131,9 +133,23 @@ def _write(
         files=files,
         samples=hashlib.sha256((folder / SAMPLES).read_bytes()).hexdigest() if samples else None,
     )
-    (folder / "config.json").write_text(seal.sealed(config.model_dump()), encoding="utf-8")
+    unset = {"changed_by"} if config.changed_by is None else set[str]()
+    (folder / "config.json").write_text(seal.sealed(config.model_dump(exclude=unset)), encoding="utf-8")
     (folder / "README.md").write_text(card(config), encoding="utf-8")
     return x
+
+
+def _changed_by(run: Run) -> str | None:
+    """The method that changes the run's network, with its options."""
+    if not (name := run.index.get("changed_by")):
+        return None
+    if name not in METHODS:
+        raise Error(
+            f"{name} changes the network, and an export holds no code of a method: build the network that it makes "
+            "and train that"
+        )
+    options = run.config.options.get(name, {})
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in options.items())})"
 
 
 def _listed(values: Tensor | None) -> list[float] | None:
@@ -144,9 +160,8 @@ def _tensors(model: ClientModel) -> dict[str, Tensor]:
     return {name: t.contiguous() for name, t in model.module.state_dict().items() if t.is_floating_point()}
 
 
-def _copy_source(model: ClientModel, path: Path) -> str:
+def _copy_source(kind: type, path: Path) -> str:
     """Copy the file that defines a user's own network; return the name of its class."""
-    kind = type(model.module)
     try:
         source = inspect.getsourcefile(kind)
     except (TypeError, OSError):

@@ -24,8 +24,9 @@ from pfedsim.errors import Error
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
+    from pfedsim.backends.base import AutogradNet
     from pfedsim.core.job import Batch, Job
     from pfedsim.core.layout import Layout
 
@@ -78,10 +79,13 @@ class TwoStage(Method):
 
     def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> ServerState:
         first, second = self._stages
-        if not (first.keeps(fed.layout) == second.keeps(fed.layout)).all():
+        if first.reshapes() or not (first.keeps(fed.layout) == second.keeps(fed.layout)).all():
             raise Error(
                 f"{self.title}: {first.title or type(first).__name__} cannot be the warm-up, because it keeps "
                 "part of the model at the clients"
+                if not first.reshapes()
+                else f"{self.title}: {first.title or type(first).__name__} cannot be the warm-up, because it changes "
+                "the network"
             )
         server = first.init(fed, theta, rng)
         if server.personal is not None or isinstance(first, TwoStage):
@@ -121,8 +125,20 @@ class TwoStage(Method):
     def gradient(self, job: Job, theta: Tensor, batches: Sequence[Batch]) -> Tensor:
         return self._at_client(job.message).gradient(job, theta, batches)
 
+    def loss(self, job: Job, net: AutogradNet, batch: Batch) -> Tensor:
+        return self._at_client(job.message).loss(job, net, batch)
+
+    def network(self, net: nn.Module, head: str) -> nn.Module:
+        return self._stages[1].network(net, head)
+
     def plain(self, job: Job) -> bool:
         return self._at_client(job.message).plain(job)
+
+    def autograd(self) -> bool:
+        return any(stage.autograd() for stage in self._stages)
+
+    def reshapes(self) -> bool:
+        return self._stages[1].reshapes()
 
     def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
         return self._at_client(job.message).finish(job, ends)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pfedsim.errors import Error, nearest
 from pfedsim.plugin import load_class, refuse_file
@@ -32,14 +32,19 @@ def check_name(name: str) -> None:
         )
 
 
+def class_of(name: str) -> type[Any]:
+    """The class of a network, by its name."""
+    check_name(name)
+    return load_class(OURS.get(name, name), "model")
+
+
 def build(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     """Build a network for samples of this shape. Its class is called with `shape` and `classes`, if it has these
     parameters."""
     import torch
     from torch import nn
 
-    check_name(name)
-    kind = load_class(OURS.get(name, name), "model")
+    kind = class_of(name)
     if not issubclass(kind, nn.Module):
         raise Error(f"{name} is not a torch.nn.Module")
     asked = inspect.signature(kind.__init__).parameters

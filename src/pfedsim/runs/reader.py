@@ -312,19 +312,23 @@ class Run:
             raise Error(
                 f"client {number}'s model was unavailable when the run ended; {self.path / 'events.jsonl'} says why"
             )
-        if ":" in index["model"] and not self._trust:
-            raise Error(
-                f"the models of {self.path} need {described(index['model'])}, which would be run: read it, then "
-                "say that you trust it (--trust, in Python Run(path, trust=True))"
-            )
-        if ":" in index["model"] and source_digest(index["model"]) != self.config.digests.model:
-            raise Error(f"{index['model']} has changed since {self.path} was run; restore its code")
+        changed_by, digests = index.get("changed_by", ""), self.config.digests
+        for code, digest in ((index["model"], digests.model), (changed_by, digests.method)):
+            if ":" in code and not self._trust:
+                raise Error(
+                    f"the models of {self.path} need {described(code)}, which would be run: read it, then "
+                    "say that you trust it (--trust, in Python Run(path, trust=True))"
+                )
+            if ":" in code and source_digest(code) != digest:
+                raise Error(f"{code} has changed since {self.path} was run; restore its code")
         found = tensors(self.verified(f"models/{BASE}"))
         own = f"models/client-{number:05d}.safetensors"
         if own in self._sums:
             found |= tensors(self.verified(own))
         try:
-            module = rebuild(index["model"], index["shape"], len(index["classes"]), found)
+            method = self.config.method_made() if changed_by else None
+            about = index["shape"], len(index["classes"]), found, method, index["head"]
+            module = rebuild(index["model"], *about)
         except Error as error:
             raise Error(
                 f"{self.path / 'models'}: {error}; pfedsim doctor {self.path} says what is damaged"

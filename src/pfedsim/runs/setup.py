@@ -185,6 +185,7 @@ def plan(config: Config, task: Task, clients: int, unseen: int = 0, method: Meth
         task.std,
         config.backend,
         config.device,
+        method if method.reshapes() or method.autograd() else None,
     )
     each = seeds.per_round(clients - unseen, settings.join)
     defence = settings.defence

@@ -158,9 +158,10 @@ class Writer:
         config: Config,
         clients: int,
         fills: Mapping[str, list[float]] | None = None,
+        changed_by: str = "",
     ) -> Models:
         """A writer of the clients' final models; add them in client order. `fills`: the values that replace each
-        client's missing cells."""
+        client's missing cells. `changed_by`: the method that changes the network."""
         about: dict[str, Any] = {
             "model": config.model,
             "head": config.head,
@@ -176,6 +177,8 @@ class Writer:
             about["columns"] = list(task.columns)
         if fills:
             about["fill"] = fills
+        if changed_by:
+            about["changed_by"] = changed_by
         return Models(self, base[1], layout, about)
 
 

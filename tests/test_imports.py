@@ -20,7 +20,15 @@ from pfedsim.methods import METHODS
 ROOT = Path(pfedsim.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 LEAVES = {"errors", "plugin", "lazy", "seal", "durable", "memory", "arrays", "escape"}
-FOUNDATION = {*LEAVES, "core.seeds", "core.settings", "core.layout", "core.rows", "core.robust"}
+FOUNDATION = {
+    *LEAVES,
+    "core.seeds",
+    "core.settings",
+    "core.layout",
+    "core.rows",
+    "core.robust",
+    "core.optimisers",
+}
 LINE = {*FOUNDATION, "core.method", "core.wire"}
 CORE = {
     *LINE,

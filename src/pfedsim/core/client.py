@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pfedsim.core.hooks import at, hook
 from pfedsim.core.job import Job, Work, Worker
 from pfedsim.core.method import Memory, Method, Phase, Reply
+from pfedsim.core.optimisers import follower, plain
 from pfedsim.core.purity import unchanged, watches
 from pfedsim.core.seeds import torch_seeded
 
@@ -47,8 +48,8 @@ def run_to_score(
             return theta
         if lr is not None:
             job._pace = 1.0
-        plain = Phase(worker.fed.layout.trainable, finetune, lr or worker.fed.settings.lr, start=theta)
-        return train(Method(), job, [plain])[-1]
+        epochs = Phase(worker.fed.layout.trainable, finetune, lr or worker.fed.settings.lr, start=theta)
+        return train(Method(), job, [epochs])[-1]
 
 
 def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:
@@ -63,20 +64,18 @@ def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:
         job._statistics = theta[statistics]
         moves = job.phase.train & trainable
         lr = job.phase.lr * job._pace
-        if job.phase.batches == 1 and method.plain(job):
+        if job.phase.batches == 1 and method.plain(job) and plain(settings):
             theta = job.descend(theta, job.phase, moves, lr)
             ends.append(theta)
             continue
-        theta, velocity, still = theta.clone(), None, ~moves
+        theta, follow, still = theta.clone(), follower(settings), ~moves
         moved = theta.new_empty(theta.shape)
         for numbers in job.passes(job.phase):
             with hook(method, "loss" if method.autograd() else "gradient", job):
                 step = _whole(job, method.gradient(job, theta, [job.batch(n) for n in numbers]))
             if settings.decay:
                 step = step + settings.decay * theta
-            if settings.momentum:
-                step = velocity = step if velocity is None else settings.momentum * velocity + step
-            theta = theta.sub_(torch.mul(step, lr, out=moved).masked_fill_(still, 0.0))
+            theta = theta.sub_(torch.mul(follow(step), lr, out=moved).masked_fill_(still, 0.0))
             theta[statistics] = job._statistics
             job.steps += 1
         ends.append(theta)

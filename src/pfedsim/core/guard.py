@@ -115,6 +115,7 @@ def flaw(fed: Fed, wire: Wire, before: ServerState | None, server: ServerState) 
 def _parts(server: ServerState) -> Iterator[tuple[str, Any]]:
     """Every tensor and every row of numbers of a state."""
     yield "its model", server.model
+    yield from ((f"the moment {name!r}", part) for name, part in server.moments.items())
     tables = {"personal": server.personal} if server.personal is not None else {}
     for name, value in {**tables, **{f"extra[{key!r}]": v for key, v in server.extra.items()}}.items():
         if isinstance(value, Rows):

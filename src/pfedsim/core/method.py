@@ -55,14 +55,16 @@ class Fed:
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """All that the server holds. The loop advances `round`, the number of finished rounds, and `steps`: each
-    client's longest accepted step, by which the guard judges later ones."""
+    """All that the server holds. The loop advances `round`, the number of finished rounds, `steps`: each
+    client's longest accepted step, by which the guard judges later ones, and `moments`: those of the run's server
+    optimiser."""
 
     round: int
     model: Tensor
     personal: Rows | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)  # each a Tensor, Rows or Pairs
     steps: Mapping[int, float] = field(default_factory=dict)
+    moments: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pfedsim.core import guard as guards
-from pfedsim.core import robust
+from pfedsim.core import optimisers, robust
 from pfedsim.core.engine import Absent, Done, Engine, refuse_if_all_failed
 from pfedsim.core.guard import FEWEST, far, flaw, lengths, longest, objection
 from pfedsim.core.hooks import hook
 from pfedsim.core.job import Work
 from pfedsim.core.method import Fed, Memory, Message, Method, Reply, ServerState
 from pfedsim.core.purity import unchanged
+from pfedsim.core.rows import Rows
 from pfedsim.core.seeds import generator
 from pfedsim.core.wire import Wire
 from pfedsim.errors import Error, HookError
@@ -164,6 +165,13 @@ def _waved(
             name = type(side.method).__name__
             why = f"{name}.aggregate does not call self.mean, so defence.rule has no effect"
             events.append({"event": NO_EFFECT, "round": 1, "why": why})
+        chosen = side.fed.settings.server_optimiser
+        if task == "train" and not server.round and chosen is not None and not server.moments:
+            name = type(side.method).__name__
+            why = (
+                f"{name}.aggregate leaves the common model as it is, so server_optimiser.rule has no effect"
+            )
+            events.append({"event": NO_EFFECT, "round": 1, "why": why})
     # 6. Accept: from here on the memories that came with these replies count.
     side.engine.memories.accept(list(good))
     events.extend({"round": server.round + 1, **event} for event in side.engine.events)
@@ -260,6 +268,7 @@ def _aggregated(
         given: dict[str, Any] = {"server": server, "replies": replies, "initial": side.fed.initial}
         with hook(side.method, "aggregate", round=server.round, **given):
             new = _checked(side, server, side.method.aggregate(side.fed, server, task, replies, rng))
+        new = _stepped(side, server, new, task)
         return replace(new, steps=longest(server.steps, moved, clients))
 
     try:
@@ -275,6 +284,24 @@ def _aggregated(
             del good[culprit]
             return new
         raise
+
+
+def _stepped(side: Coordinator, before: ServerState, new: ServerState, task: str) -> ServerState:
+    """The state after the server optimiser's step, where there is one and the common model was trained."""
+    chosen, was = side.fed.settings.server_optimiser, new.model
+    if chosen is None or task != "train" or was is before.model:
+        return replace(new, moments=before.moments)
+    layout = side.fed.layout
+    model, moments = optimisers.served(chosen, before.model, was, before.moments, layout.trainable)
+    personal = new.personal
+    if personal is not None and personal.default is was:  # the switch of a two-stage method
+        personal = Rows(model, {i: personal[i] for i in personal.ids})
+    new = replace(new, model=model, personal=personal, moments=moments)
+    if why := flaw(side.fed, side.wire, before, new):
+        raise Error(
+            f"server_optimiser.rule = {chosen.rule!r}: after its step {why}; lower server_optimiser.lr"
+        )
+    return new
 
 
 def send(side: Coordinator, server: ServerState, clients: Sequence[int], task: str) -> dict[int, Message]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -47,6 +48,50 @@ class Attack(BaseModel):
         return self
 
 
+Rate = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Optimiser(BaseModel):
+    """How clients step, where it is not plain SGD. It begins anew in every phase."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    rule: Literal["sgd", "adam"] = Field(
+        description="optimiser of the clients; lr, decay and momentum apply"
+    )
+    nesterov: bool = Field(False, description="Nesterov's momentum, for sgd with momentum")
+    betas: tuple[Rate, Rate] = Field((0.9, 0.999), description="Adam's decay of its two moments")
+    epsilon: float = Field(1e-8, gt=0, description="Adam's smallest denominator")
+
+
+class Schedule(BaseModel):
+    """How the learning rate falls from round to round."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    rule: Literal["cosine", "step"] = Field(
+        description="learning rate by rounds: cosine falls to `floor` times lr by the last round, step is multiplied "
+        "by `factor` after every `every` rounds"
+    )
+    floor: float = Field(0.0, ge=0, lt=1, description="share of lr that cosine ends with")
+    every: int = Field(30, ge=1, description="rounds between the steps of 'step'")
+    factor: float = Field(0.1, gt=0, lt=1, description="what 'step' multiplies lr by")
+
+
+class ServerOptimiser(BaseModel):
+    """What the server makes of the mean of its clients' steps, in place of taking it as it is."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    rule: Literal["momentum", "adam", "yogi"] = Field(
+        description="momentum: FedAvgM; adam, yogi: FedAdam, FedYogi"
+    )
+    lr: float = Field(1.0, gt=0, description="the server's learning rate; adam and yogi need a small one")
+    momentum: Rate = Field(0.9, description="share of the last step that 'momentum' keeps")
+    betas: tuple[Rate, Rate] = Field((0.9, 0.99), description="decay of the two moments of adam and yogi")
+    tau: float = Field(1e-3, gt=0, description="smallest denominator of adam and yogi")
+
+
 class Training(BaseModel):
     """What does not depend on the data."""
 
@@ -74,9 +119,26 @@ class Training(BaseModel):
         "10,000 times it is rejected unless off",
     )
     defence: Defence | None = Field(None, description="robust mean of the clients' models")
+    optimiser: Optimiser | None = Field(None, description="the clients' optimiser, where it is not SGD")
+    schedule: Schedule | None = Field(None, description="the learning rate from round to round")
+    server_optimiser: ServerOptimiser | None = Field(None, description="the server's optimiser")
     seed: int = Field(
         42, ge=0, description="seed of the initial model, the client schedule and all training"
     )
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Training:
+        chosen = self.optimiser
+        if chosen is not None and chosen.rule == "adam" and (self.momentum or chosen.nesterov):
+            name = "momentum" if self.momentum else "optimiser.nesterov"
+            raise ValueError(f"{name} has no effect on the optimiser 'adam', whose momentum is in betas")
+        if chosen is not None and chosen.nesterov and not self.momentum:
+            raise ValueError("optimiser.nesterov has no effect without momentum: set momentum, as in 0.9")
+        if self.schedule is not None and self.lr_decay != 1:
+            raise ValueError(
+                f"lr_decay and schedule.rule = {self.schedule.rule!r} exclude each other: set one"
+            )
+        return self
 
 
 class Settings(Training):
@@ -88,7 +150,13 @@ class Settings(Training):
 
     def pace(self, round: int) -> float:
         """What a learning rate is multiplied by in this round, counted from 0."""
-        return float(self.lr_decay**round)
+        chosen = self.schedule
+        if chosen is None:
+            return float(self.lr_decay**round)
+        if chosen.rule == "step":
+            return float(chosen.factor ** (round // chosen.every))
+        past = min(round / self.rounds, 1.0)  # an extended run stays at the floor
+        return chosen.floor + (1 - chosen.floor) * (1 + math.cos(math.pi * past)) / 2
 
 
 class Dropouts(BaseModel):

@@ -14,7 +14,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pfedsim import backends, models, track
 from pfedsim.core.method import Method
-from pfedsim.core.settings import Attack, Defence, Dropouts, Settings, Training
+from pfedsim.core.settings import (
+    Attack,
+    Defence,
+    Dropouts,
+    Optimiser,
+    Schedule,
+    ServerOptimiser,
+    Settings,
+    Training,
+)
 from pfedsim.data import partition as partitions
 from pfedsim.data.task import Defaults
 from pfedsim.errors import Error, must, nearest
@@ -63,6 +72,9 @@ TABLES: dict[str, type[BaseModel]] = {
     "dropouts": Dropouts,
     "defence": Defence,
     "attack": Attack,
+    "optimiser": Optimiser,
+    "schedule": Schedule,
+    "server_optimiser": ServerOptimiser,
 }
 OF_FEDERATION = (
     *("data_dir", "size", "clients", "partition", "alpha", "classes_each", "shards_each", "clients_each"),

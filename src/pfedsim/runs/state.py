@@ -25,6 +25,7 @@ def parts(state: State) -> dict[str, Any]:
         found |= _rows("server/personal", state.server.personal)
     if state.server.steps:
         found["server/steps"] = state.server.steps
+    found |= {f"server/moments/{name}": tensor for name, tensor in state.server.moments.items()}
     for name, value in state.server.extra.items():
         if isinstance(value, Rows):
             found |= _rows(f"server/extra/{name}", value)
@@ -80,6 +81,7 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> State:
                 _table_rows(personal) if personal else None,
                 made,
                 steps,
+                _below(server, "moments"),
             ),
             memories,
         )

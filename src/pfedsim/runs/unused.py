@@ -60,6 +60,7 @@ def refuse_unused(given: Mapping[str, Any], config: Config, methods: Sequence[st
             names = " and ".join(label(method) for method in made)
             raise Error(f"buffers = 'local' has no effect on {names}: norm statistics are averaged")
     _refuse_harmless(asked, config, used)
+    _refuse_by_rule(asked, config, used)
     for name, options in asked.items():
         if isinstance(options, Mapping) and name in METHODS and name not in used:
             option, value = next(iter(options.items()), ("", ""))
@@ -84,6 +85,29 @@ def _refuse_harmless(asked: Mapping[str, Any], config: Config, methods: Set[str]
         names = " and ".join(sorted(methods))
         raise Error(
             f"defence.rule = {config.defence.rule!r} has no effect on {names}: no mean of the clients' models is taken"
+        )
+
+
+RULES: dict[str, dict[str, tuple[str, ...]]] = {  # setting of a table -> the rules that use it
+    "optimiser": {"betas": ("adam",), "epsilon": ("adam",), "nesterov": ("sgd",)},
+    "schedule": {"floor": ("cosine",), "every": ("step",), "factor": ("step",)},
+    "server_optimiser": {"momentum": ("momentum",), "betas": ("adam", "yogi"), "tau": ("adam", "yogi")},
+}
+
+
+def _refuse_by_rule(asked: Mapping[str, Any], config: Config, methods: Set[str]) -> None:
+    """Refuse what the chosen optimiser or schedule does not use."""
+    for table, uses in RULES.items():
+        chosen = getattr(config, table)
+        for name in asked.get(table, ()) if chosen is not None else ():
+            if chosen.rule not in uses.get(name, (chosen.rule,)):
+                fit = " and ".join(uses[name])
+                raise Error(f"{table}.{name} has no effect on the rule {chosen.rule!r}; it is for {fit}")
+    if config.server_optimiser is not None and "server_optimiser" in asked and methods <= set(NO_MEAN):
+        names = " and ".join(sorted(methods))
+        raise Error(
+            f"server_optimiser.rule = {config.server_optimiser.rule!r} has no effect on {names}: there is no common "
+            "model"
         )
 
 

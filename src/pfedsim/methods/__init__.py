@@ -29,6 +29,9 @@ from pfedsim.plugin import load_class, refuse_file
 
 __all__ = [
     "METHODS",
+    "METHOD_GROUPS",
+    "OTHERS",
+    "TWELVE",
     "FedAP",
     "FedAvg",
     "FedBN",
@@ -50,7 +53,7 @@ __all__ = [
     "settings_of",
 ]
 
-METHODS: dict[str, type[Method]] = {
+TWELVE: dict[str, type[Method]] = {  # which the pFedSim paper compares
     "local": LocalOnly,
     "fedavg": FedAvg,
     "fedprox": FedProx,
@@ -64,6 +67,12 @@ METHODS: dict[str, type[Method]] = {
     "fedap": FedAP,
     "pfedsim": PFedSim,
 }
+OTHERS: dict[str, type[Method]] = {}
+METHODS: dict[str, type[Method]] = {**TWELVE, **OTHERS}
+METHOD_GROUPS: dict[str, tuple[str, ...]] = {
+    "paper": tuple(TWELVE),
+    "all": tuple(METHODS),
+}  # as in --methods paper
 
 
 def parse(spec: str, tables: Mapping[str, Mapping[str, Any]] | None = None) -> Method:

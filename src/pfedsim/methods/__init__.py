@@ -12,8 +12,12 @@ from typing import Any
 
 from pfedsim.core.method import Method
 from pfedsim.errors import Error, nearest
+from pfedsim.methods.ditto import Ditto
 from pfedsim.methods.fedap import FedAP
 from pfedsim.methods.fedavg import FedAvg
+from pfedsim.methods.fedavgft import FedAvgFT
+from pfedsim.methods.fedavgm import FedAvgM
+from pfedsim.methods.fedbabu import FedBABU
 from pfedsim.methods.fedbn import FedBN
 from pfedsim.methods.feddyn import FedDyn
 from pfedsim.methods.fedfomo import FedFomo
@@ -24,6 +28,7 @@ from pfedsim.methods.fedrep import FedRep
 from pfedsim.methods.local import LocalOnly
 from pfedsim.methods.perfedavg import PerFedAvg
 from pfedsim.methods.pfedsim import PFedSim
+from pfedsim.methods.scaffold import Scaffold
 from pfedsim.methods.two_stage import TwoStage
 from pfedsim.plugin import load_class, refuse_file
 
@@ -32,8 +37,12 @@ __all__ = [
     "METHOD_GROUPS",
     "OTHERS",
     "TWELVE",
+    "Ditto",
     "FedAP",
     "FedAvg",
+    "FedAvgFT",
+    "FedAvgM",
+    "FedBABU",
     "FedBN",
     "FedDyn",
     "FedFomo",
@@ -44,6 +53,7 @@ __all__ = [
     "LocalOnly",
     "PFedSim",
     "PerFedAvg",
+    "Scaffold",
     "TwoStage",
     "label",
     "literal",
@@ -67,7 +77,13 @@ TWELVE: dict[str, type[Method]] = {  # which the pFedSim paper compares
     "fedap": FedAP,
     "pfedsim": PFedSim,
 }
-OTHERS: dict[str, type[Method]] = {}
+OTHERS: dict[str, type[Method]] = {
+    "fedavgft": FedAvgFT,
+    "fedavgm": FedAvgM,
+    "scaffold": Scaffold,
+    "ditto": Ditto,
+    "fedbabu": FedBABU,
+}
 METHODS: dict[str, type[Method]] = {**TWELVE, **OTHERS}
 METHOD_GROUPS: dict[str, tuple[str, ...]] = {
     "paper": tuple(TWELVE),

@@ -39,6 +39,7 @@ DEFAULTS = {
     "scaffold": {"weights": "uniform", "eta_g": 1.0},
     "ditto": {"weights": "samples", "lam": 1.0},
     "fedbabu": {"weights": "samples", "tune_epochs": 5},
+    "knnper": {"weights": "samples", "k": 10, "lam": 0.5, "scale": 1.0},
 }
 
 

@@ -34,14 +34,14 @@ def run_client(worker: Worker, work: Work, memory: Memory) -> tuple[Reply, Memor
     return replace(reply, info={**reply.info, "seconds": seconds}), remembered
 
 
-def run_to_score(worker: Worker, work: Work, memory: Memory, finetune: int = 0) -> Tensor:
-    """The model that this client would use now; with `finetune`, after so many plain local epochs. Nothing
-    is kept."""
+def run_to_score(worker: Worker, work: Work, memory: Memory, finetune: int = 0) -> tuple[Tensor, Job]:
+    """The model that this client would use now, and its job; with `finetune`, after so many plain local
+    epochs. Nothing is kept."""
     with _on(worker, work, memory) as job:
         if finetune:
             plain = Phase(worker.fed.layout.trainable, finetune, worker.fed.settings.lr)
-            return train(Method(), job, [plain])[-1]
-        return train(worker.method, job, _phases(worker.method, job))[-1]
+            return train(Method(), job, [plain])[-1], job
+        return train(worker.method, job, _phases(worker.method, job))[-1], job
 
 
 def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:

@@ -25,6 +25,7 @@ from pfedsim.methods.fedgen import FedGen
 from pfedsim.methods.fedper import FedPer
 from pfedsim.methods.fedprox import FedProx
 from pfedsim.methods.fedrep import FedRep
+from pfedsim.methods.knnper import KNNPer
 from pfedsim.methods.local import LocalOnly
 from pfedsim.methods.perfedavg import PerFedAvg
 from pfedsim.methods.pfedsim import PFedSim
@@ -50,6 +51,7 @@ __all__ = [
     "FedPer",
     "FedProx",
     "FedRep",
+    "KNNPer",
     "LocalOnly",
     "PFedSim",
     "PerFedAvg",
@@ -83,6 +85,7 @@ OTHERS: dict[str, type[Method]] = {
     "scaffold": Scaffold,
     "ditto": Ditto,
     "fedbabu": FedBABU,
+    "knnper": KNNPer,
 }
 METHODS: dict[str, type[Method]] = {**TWELVE, **OTHERS}
 METHOD_GROUPS: dict[str, tuple[str, ...]] = {

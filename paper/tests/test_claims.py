@@ -27,7 +27,7 @@ from test_cells import record
 from test_reports import tables
 
 from pfedsim.experiments import Record, Store
-from pfedsim.methods import METHODS
+from pfedsim.methods import TWELVE
 
 
 def judged(claim: str, evidence: Evidence) -> tuple[bool | None, list[float]]:
@@ -65,7 +65,7 @@ def test_claims_are_judged_by_what_is_finished(store: Store) -> None:
 
 def test_leads_are_over_the_seeds_that_all_have(store: Store) -> None:
     """Every method at seed 42, pFedSim at 43 and 44 too, where it is far worse."""
-    for k, method in enumerate(METHODS):
+    for k, method in enumerate(TWELVE):
         store.put(record(cell("cifar10", method, 0.5, 42, {}), 0.40 + k / 100))
     for seed in (43, 44):
         store.put(record(cell("cifar10", "pfedsim", 0.5, seed, {}), 0.10))
@@ -222,7 +222,7 @@ def test_feature_shift_is_judged_by_the_average_over_domains(store: Store) -> No
 
 def test_a_smaller_run_of_the_papers_set_is_said_to_be_one(store: Store) -> None:
     evidence = Evidence(store, Choice())
-    for method in METHODS:
+    for method in TWELVE:
         store.put(record(cell("tiny-imagenet", method, 0.1, 42, {}), 0.59 if method == "pfedsim" else 0.50))
     assert judged("tiny_imagenet", evidence) == (None, [9.0])  # told, not judged
     assert "at a smaller scale" in CHECKS["tiny_imagenet"](evidence).figures
@@ -236,7 +236,7 @@ def test_a_smaller_run_of_the_papers_set_is_said_to_be_one(store: Store) -> None
     )
     whole = Evidence(store, Choice(full=True))
     for rival, holds in ((0.50, True), (0.52, False)):  # 9 points, and 7, which are not almost 10
-        for method in METHODS:
+        for method in TWELVE:
             micro = {"pfedsim": 0.59, "fedrep": rival}.get(method, 0.50)
             store.put(record(cell("tiny-imagenet", method, 0.1, 42, {}, full=True), micro))
         assert CHECKS["tiny_imagenet"](whole).holds is holds

@@ -16,7 +16,7 @@ from pfedsim.dev.conformance import session as images
 from pfedsim.engines.dropouts import LATE, NEVER, Dropping
 from pfedsim.engines.pool import Pool
 from pfedsim.errors import Error, Notice
-from pfedsim.methods import METHODS, parse
+from pfedsim.methods import TWELVE, parse
 from pfedsim.runs.config import check
 from pfedsim.runs.setup import Session, one_thread
 from pfedsim.runs.state import to_tensors
@@ -37,7 +37,7 @@ def same(a: small.Seen, b: small.Seen) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", TWELVE)
 def test_a_dropped_client_disturbs_no_others_bits(name: str) -> None:
     """Client 2 never answers, or always late: the others end as if it had not been asked at all. And the
     round goes on."""

@@ -29,7 +29,7 @@ from pfedsim.engines.actors import Actors, require
 from pfedsim.engines.ray import Clients, Ray, packed, unpacked
 from pfedsim.engines.serial import Serial
 from pfedsim.errors import Error
-from pfedsim.methods import METHODS
+from pfedsim.methods import TWELVE
 from pfedsim.runs import cluster
 from pfedsim.runs.config import check
 from pfedsim.runs.setup import prepare
@@ -213,7 +213,7 @@ def test_calls_hold_about_equal_numbers_of_samples_and_the_largest_clients_come_
 
 @with_ray
 @pytest.mark.usefixtures("on_ray")
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TWELVE)
 def test_every_method_writes_the_bytes_of_the_serial_engine(
     digits: Federation, tmp_path: Path, method: str
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pfedsim.core.method import Reply
-from pfedsim.methods import METHODS, parse
+from pfedsim.methods import METHODS, make, parse
 
 DEFAULTS = {
     "local": {},
@@ -34,6 +34,12 @@ DEFAULTS = {
     "fedfomo": {"validation": 0.2, "models": 5, "baseline": "current"},
     "fedap": {"weights": "samples", "rho": 0.5, "mu": 0.5},
     "pfedsim": {"rho": 0.5, "warmup": "fedavg", "similarity": "classwise", "own": 1.0},
+    "fedavgft": {"weights": "samples", "part": "all", "tune_epochs": 5},
+    "fedavgm": {"weights": "samples", "beta": 0.9},
+    "scaffold": {"weights": "uniform", "eta_g": 1.0},
+    "ditto": {"weights": "samples", "lam": 1.0},
+    "fedbabu": {"weights": "samples", "tune_epochs": 5},
+    "knnper": {"weights": "samples", "k": 10, "lam": 0.5, "scale": 1.0},
 }
 
 
@@ -44,6 +50,15 @@ def test_every_method_has_its_row():
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_defaults_are_the_protocols(name):
     assert asdict(parse(name)) == DEFAULTS[name]
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_what_tuning_tries_are_valid_options_and_hold_the_default(name):
+    for option, values in METHODS[name].search.items():
+        assert len({*values}) == len(values) > 1
+        for value in values:
+            assert getattr(make(METHODS[name], {option: value}), option) == value
+        assert DEFAULTS[name][option] in values
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from matplotlib.axes import Axes
 
-from pfedsim.methods import METHODS
+from pfedsim.methods import TWELVE
 from pfedsim.report.looks import looks
 from pfedsim.report.plots import lines
 
-TITLES = [kind.title for kind in METHODS.values()]
+TITLES = [kind.title for kind in TWELVE.values()]
 
 
 def test_the_twelve_methods_differ_in_colour_and_in_marker() -> None:

@@ -26,7 +26,7 @@ from pfedsim.core.server import State
 from pfedsim.data.federation import Federation
 from pfedsim.durable import Log, locked
 from pfedsim.errors import Error
-from pfedsim.methods import METHODS
+from pfedsim.methods import TWELVE
 from pfedsim.runs import checkpoint, manifest, names, space
 from pfedsim.runs.checkpoint import Saver, latest
 from pfedsim.runs.execute import execute
@@ -36,13 +36,13 @@ from pfedsim.runs.state import from_tensors, to_tensors
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import kills
 
-ORDER = list(METHODS)
+ORDER = list(TWELVE)
 
 
 # killed and resumed
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TWELVE)
 def test_a_run_that_was_killed_ends_in_the_same_bytes(
     digits: Federation, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ from pfedsim.core.scoring import Scores
 from pfedsim.data.federation import Federation
 from pfedsim.engines.serial import Serial
 from pfedsim.errors import Error, Notice
-from pfedsim.methods import METHODS, parse
+from pfedsim.methods import TWELVE, parse
 from pfedsim.methods.two_stage import TwoStage
 from pfedsim.runs import manifest
 from pfedsim.runs.config import check
@@ -35,8 +35,8 @@ from pfedsim.runs.resume import Stopped
 from pfedsim.runs.setup import Session, prepare
 
 WORDS = {"epochs": 2, "join": 0.5, "local_steps": 2, "score": {"every": 2}, "workers": 1, "lr": 0.05}
-FREE = [name for name in METHODS if not isinstance(parse(name), TwoStage)]
-STAGED = [name for name in METHODS if name not in FREE]
+FREE = [name for name in TWELVE if not isinstance(parse(name), TwoStage)]
+STAGED = [name for name in TWELVE if name not in FREE]
 
 
 @pytest.mark.parametrize("name", FREE)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pfedsim.experiments import Cell, Record, Store, missing_data
-from pfedsim.methods import METHODS
+from pfedsim.methods import TWELVE
 from pfedsim.report import Document, Entry, Figure, Section, Table, entries, mean_std, ranked
 from pfedsim_paper import accuracy, as_printed
 from pfedsim_paper.each_client import clients
@@ -21,15 +21,15 @@ from pfedsim_paper.protocol import Choice, base, grid
 
 HERE: dict[str, tuple[str, ...]] = {
     "pacs": ("fedavg", "fedbn", "fedper", "pfedsim"),
-    "digit-domains": tuple(METHODS),
-    "domainnet": tuple(METHODS),
+    "digit-domains": tuple(TWELVE),
+    "domainnet": tuple(TWELVE),
 }
 
 
 def choices(choice: Choice) -> list[Choice]:
     """Every set with the methods that are run on it."""
     sets = choice.of(data=("pacs", "digit-domains"), full_data=("domainnet",)).data
-    return [replace(choice.of(methods=HERE.get(data, tuple(METHODS))), data=(data,)) for data in sets]
+    return [replace(choice.of(methods=HERE.get(data, tuple(TWELVE))), data=(data,)) for data in sets]
 
 
 def plan(choice: Choice) -> list[Cell]:

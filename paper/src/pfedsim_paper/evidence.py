@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pfedsim.experiments import Store
-from pfedsim.methods import METHODS
+from pfedsim.methods import TWELVE
 from pfedsim_paper import domains, rho
 from pfedsim_paper.grid import MICRO, Keys, Runs, dealt, runs, set_name
 from pfedsim_paper.paper import paper, printed
@@ -53,7 +53,7 @@ class Evidence:
                 if self.whose == "paper":
                     case = {
                         m: p[0]
-                        for m in METHODS
+                        for m in TWELVE
                         if keys == MICRO and (p := printed("accuracy", m, data, alpha))
                     }
                 else:
@@ -68,7 +68,7 @@ class Evidence:
     def methods(self, data: str, alpha: float) -> dict[str, Runs]:
         """Our runs of one case."""
         chosen = self.choice.of(seeds=SEEDS)
-        return common({m: runs(self.store, chosen, data, m, alpha) for m in METHODS})
+        return common({m: runs(self.store, chosen, data, m, alpha) for m in TWELVE})
 
     def rhos(self) -> Iterator[tuple[str, float, dict[float, float]]]:
         """Cases with all values of rho (of the paper: but those known to be wrong): set, alpha, accuracy by

@@ -10,7 +10,7 @@ from typing import Any
 from pfedsim.data import data_dir, own
 from pfedsim.errors import Error, nearest
 from pfedsim.experiments import Cell
-from pfedsim.methods import METHODS
+from pfedsim.methods import TWELVE
 from pfedsim_paper.forms import StudyCell
 
 COMMON: dict[str, Any] = {  # section 5.1, and reference behaviour where the paper is silent
@@ -113,7 +113,7 @@ class Choice:
 
     def of(
         self,
-        methods: Sequence[str] = tuple(METHODS),
+        methods: Sequence[str] = tuple(TWELVE),
         data: Sequence[str] = ("cifar10",),
         alphas: Sequence[float] = ALPHAS,
         seeds: Sequence[int] = (42,),

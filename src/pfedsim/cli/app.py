@@ -29,7 +29,7 @@ from pfedsim.cli.options import (
 from pfedsim.cli.progress import reading, say_code, say_data, screen, watching
 from pfedsim.cli.show import doctor, print_runs, show
 from pfedsim.errors import Error
-from pfedsim.methods import METHODS
+from pfedsim.methods import OTHERS, TWELVE
 from pfedsim.runs.config import Config
 from pfedsim.runs.reader import Run, is_run_folder, load_config, slug
 from pfedsim.track import check as check_tracker
@@ -246,10 +246,11 @@ def methods(
 
         print(page(), end="")
     elif name is None:
-        table = Table("name", "method", "what it does")
-        for key, kind in METHODS.items():
-            table.add_row(key, kind.title, " ".join((kind.__doc__ or "").split()))
-        console.print(table)
+        for title, group in (("the paper's twelve (--methods paper)", TWELVE), ("others", OTHERS)):
+            table = Table("name", "method", "what it does", title=title, title_justify="left")
+            for key, kind in group.items():
+                table.add_row(key, kind.title, " ".join((kind.__doc__ or "").split()))
+            console.print(table)
     else:
         from pfedsim.methods import parse
 

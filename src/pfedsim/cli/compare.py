@@ -40,7 +40,7 @@ Methods = Annotated[
     typer.Option(
         "--methods",
         metavar="NAMES",
-        help="all, or names separated by commas",
+        help="names separated by commas; paper (its twelve) and all stand for groups",
         rich_help_panel="Method and model",
     ),
 ]

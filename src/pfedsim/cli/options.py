@@ -15,7 +15,7 @@ from typer.core import TyperCommand
 from pfedsim.cli.progress import say_code
 from pfedsim.data import check_name
 from pfedsim.errors import Error
-from pfedsim.methods import METHODS, literal
+from pfedsim.methods import METHOD_GROUPS, literal
 from pfedsim.runs import config as configs
 from pfedsim.runs.config import TABLES, Config
 from pfedsim.runs.names import TIMINGS
@@ -256,9 +256,9 @@ def assigned(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
 
 def specs(text: str) -> list[str]:
     """The methods named in --methods."""
-    found = list(METHODS) if text == "all" else listed(text)
+    found = [method for word in listed(text) for method in METHOD_GROUPS.get(word, (word,))]
     if not found:
-        raise Error("--methods names no method: give all, or names separated by commas")
+        raise Error("--methods names no method: give paper, all, or names separated by commas")
     return found
 
 

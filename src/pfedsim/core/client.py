@@ -37,19 +37,19 @@ def run_client(worker: Worker, work: Work, memory: Memory) -> tuple[Reply, Memor
 
 def run_to_score(
     worker: Worker, work: Work, memory: Memory, finetune: int = 0, lr: float | None = None
-) -> Tensor:
-    """The model that this client would use now; with `finetune`, after so many plain local epochs, at `lr` or at the
-    learning rate that the next round would have. Nothing is kept."""
+) -> tuple[Tensor, Job]:
+    """The model that this client would use now, and its job; with `finetune`, after so many plain local epochs, at
+    `lr` or at the learning rate that the next round would have. Nothing is kept."""
     with _on(worker, work, memory) as job:
         theta = job.start.theta
         if job.message.task != "train":  # a method that tunes what it sends for training tunes the start
             theta = train(worker.method, job, _phases(worker.method, job))[-1]
         if not finetune:
-            return theta
+            return theta, job
         if lr is not None:
             job._pace = 1.0
         epochs = Phase(worker.fed.layout.trainable, finetune, lr or worker.fed.settings.lr, start=theta)
-        return train(Method(), job, [epochs])[-1]
+        return train(Method(), job, [epochs])[-1], job
 
 
 def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:

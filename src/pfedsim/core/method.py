@@ -6,7 +6,7 @@ change nothing that they were given, and draw randomness only from the generator
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, get_type_hints
 
@@ -105,10 +105,12 @@ class Reply:
 
 @dataclass(frozen=True, eq=False)
 class StartingPoint:
-    """Where local training starts; `notes` are for this job's other hooks."""
+    """Where local training starts; `notes` are for this job's other hooks. `predict`: class scores of a model and
+    samples when it is scored (None: the network's own, `job.logits`)."""
 
     theta: Tensor
     notes: Mapping[str, Any] = field(default_factory=dict)
+    predict: Callable[[Tensor, Tensor], Tensor] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +134,10 @@ class Method:
     paper: ClassVar[str] = ""
     elsewhere: ClassVar[str] = ""  # what other code bases get wrong about it
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # named sets of options
+    search: ClassVar[Mapping[str, Sequence[Any]]] = {}  # option -> values to try when it is tuned
+    beside: ClassVar[str] = (
+        ""  # what predictions need beside the network: `StartingPoint.predict` asks for it
+    )
     weights = "samples"
     validation = 0.0  # share of the train part held back: not trained on, not in weights or moments
     buffers = ""  # "shared": norm statistics are averaged, whatever the run's setting

@@ -10,8 +10,9 @@ import numpy as np
 
 from pfedsim.core.client import run_to_score
 from pfedsim.core.engine import Absent, refuse_if_all_failed
-from pfedsim.core.job import ScoreRequest, Work, Worker, samples_of
-from pfedsim.core.method import Memory, ServerState
+from pfedsim.core.hooks import hook
+from pfedsim.core.job import Job, ScoreRequest, Work, Worker, samples_of
+from pfedsim.core.method import Memory, Method, ServerState
 from pfedsim.core.server import Coordinator, send
 from pfedsim.errors import Error
 
@@ -146,10 +147,10 @@ def score_client(worker: Worker, work: Work, memory: Memory) -> ClientScore:
             f"client {work.client} was asked for its model or predictions, but it is not simulated: only its "
             "scores leave it"
         )
-    theta = run_to_score(worker, work, memory, request.finetune, request.lr)
+    theta, job = run_to_score(worker, work, memory, request.finetune, request.lr)
     x, y = samples_of(worker, work.client, request.split)
     if len(y):
-        logits = worker.net.logits(theta, worker.net.ready(x)).double().cpu().numpy()
+        logits = _predicted(worker.method, job, theta, worker.net.ready(x)).double().cpu().numpy()
     else:
         logits = np.zeros((0, worker.fed.classes))
     labels = y.numpy()
@@ -158,6 +159,21 @@ def score_client(worker: Worker, work: Work, memory: Memory) -> ClientScore:
     if request.predictions:
         found = replace(found, labels=labels, predicted=logits.argmax(1))
     return replace(found, model=theta.cpu()) if request.model else found
+
+
+def _predicted(method: Method, job: Job, theta: Tensor, x: Tensor) -> Tensor:
+    """Class scores of a served model: as the method's `begin` says, else the network's."""
+    if (predict := job.start.predict) is None:
+        return job.logits(theta, x)
+    with hook(method, "begin", job):
+        if not method.beside:
+            raise TypeError("it gives `predict`, so the method must say in `beside` what that needs")
+        scores = predict(theta, x)
+        if tuple(scores.shape) != (len(x), job.fed.classes):
+            raise TypeError(
+                f"`predict` gave shape {tuple(scores.shape)}, expected {(len(x), job.fed.classes)}"
+            )
+    return scores
 
 
 def measure(logits: np.ndarray, y: np.ndarray) -> tuple[dict[str, float], np.ndarray]:

@@ -50,6 +50,10 @@ def export(
 ) -> Path:
     """Write the folder `out` completely, or not at all. ONNX, torch.export and the client's test samples need the
     run's `federation`. If `out` already holds this export, nothing is done."""
+    if beside := run.config.method_made().beside:
+        raise Error(
+            f"client {client}'s model cannot be exported: {beside}, and an export holds the network alone"
+        )
     model = run.client(client)
     durable.refuse_link(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

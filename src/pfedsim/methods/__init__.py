@@ -12,8 +12,12 @@ from typing import Any
 
 from pfedsim.core.method import Method
 from pfedsim.errors import Error, nearest
+from pfedsim.methods.ditto import Ditto
 from pfedsim.methods.fedap import FedAP
 from pfedsim.methods.fedavg import FedAvg
+from pfedsim.methods.fedavgft import FedAvgFT
+from pfedsim.methods.fedavgm import FedAvgM
+from pfedsim.methods.fedbabu import FedBABU
 from pfedsim.methods.fedbn import FedBN
 from pfedsim.methods.feddyn import FedDyn
 from pfedsim.methods.fedfomo import FedFomo
@@ -21,16 +25,25 @@ from pfedsim.methods.fedgen import FedGen
 from pfedsim.methods.fedper import FedPer
 from pfedsim.methods.fedprox import FedProx
 from pfedsim.methods.fedrep import FedRep
+from pfedsim.methods.knnper import KNNPer
 from pfedsim.methods.local import LocalOnly
 from pfedsim.methods.perfedavg import PerFedAvg
 from pfedsim.methods.pfedsim import PFedSim
+from pfedsim.methods.scaffold import Scaffold
 from pfedsim.methods.two_stage import TwoStage
 from pfedsim.plugin import load_class, refuse_file
 
 __all__ = [
     "METHODS",
+    "METHOD_GROUPS",
+    "OTHERS",
+    "TWELVE",
+    "Ditto",
     "FedAP",
     "FedAvg",
+    "FedAvgFT",
+    "FedAvgM",
+    "FedBABU",
     "FedBN",
     "FedDyn",
     "FedFomo",
@@ -38,9 +51,11 @@ __all__ = [
     "FedPer",
     "FedProx",
     "FedRep",
+    "KNNPer",
     "LocalOnly",
     "PFedSim",
     "PerFedAvg",
+    "Scaffold",
     "TwoStage",
     "label",
     "literal",
@@ -50,7 +65,7 @@ __all__ = [
     "settings_of",
 ]
 
-METHODS: dict[str, type[Method]] = {
+TWELVE: dict[str, type[Method]] = {  # which the pFedSim paper compares
     "local": LocalOnly,
     "fedavg": FedAvg,
     "fedprox": FedProx,
@@ -64,6 +79,19 @@ METHODS: dict[str, type[Method]] = {
     "fedap": FedAP,
     "pfedsim": PFedSim,
 }
+OTHERS: dict[str, type[Method]] = {
+    "fedavgft": FedAvgFT,
+    "fedavgm": FedAvgM,
+    "scaffold": Scaffold,
+    "ditto": Ditto,
+    "fedbabu": FedBABU,
+    "knnper": KNNPer,
+}
+METHODS: dict[str, type[Method]] = {**TWELVE, **OTHERS}
+METHOD_GROUPS: dict[str, tuple[str, ...]] = {
+    "paper": tuple(TWELVE),
+    "all": tuple(METHODS),
+}  # as in --methods paper
 
 
 def parse(spec: str, tables: Mapping[str, Mapping[str, Any]] | None = None) -> Method:

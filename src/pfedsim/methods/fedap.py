@@ -4,9 +4,9 @@ model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pfedsim.core.method import Fed, Memory, Message, Method, Reply, ServerState, Share, Weights
 from pfedsim.core.rows import Rows
@@ -107,6 +107,7 @@ class FedAP(TwoStage):
         "version computes the mix at scoring, a later one does not; one trains a single epoch in the warm-up."
     )
 
+    search: ClassVar[Mapping[str, Sequence[Any]]] = {"rho": (0.3, 0.5, 0.7), "mu": (0.3, 0.5, 0.7)}
     weights: Weights = "samples"
     rho: Annotated[Share, "share of rounds in the warm-up"] = 0.5
     mu: Annotated[Share, "weight of the client's own model in its mix"] = 0.5

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pfedsim.core.method import Fed, Memory, Method, Positive, Reply, ServerState, Weights
 
@@ -31,6 +31,7 @@ class FedDyn(Method):
         "code scores the plain mean of the clients' models."
     )
 
+    search: ClassVar[Mapping[str, Sequence[Any]]] = {"alpha": (0.001, 0.01, 0.1)}
     weights: Weights = "uniform"
     alpha: Annotated[Positive, "strength of the dynamic regularisation"] = 0.01
     clip: Annotated[Positive, "largest norm of the loss gradient in a step"] = 10.0

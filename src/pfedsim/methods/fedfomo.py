@@ -38,6 +38,7 @@ class FedFomo(Method):
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"authors": {"baseline": "before"}}
 
+    search: ClassVar[Mapping[str, Sequence[Any]]] = {"models": (3, 5, 10)}
     validation: Annotated[
         float, Ge(0), Lt(1), "share of a client's train part that judges others' models"
     ] = 0.2

@@ -51,6 +51,7 @@ class FedGen(Method):
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"reference": {"labels": "own"}}
 
+    search: ClassVar[Mapping[str, Sequence[Any]]] = {"alpha": (0.1, 1.0, 10.0)}
     weights: Weights = "samples"
     alpha: Annotated[AtLeastZero, "weight of the classifier's loss on generated features"] = 10.0
     beta: Annotated[

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pfedsim.core.method import AtLeastZero, Method, Weights
 
@@ -26,6 +26,7 @@ class FedProx(Method):
         "values of mu range from 0 to 1, and the mean is weighted by samples or uniform."
     )
 
+    search: ClassVar[Mapping[str, Sequence[Any]]] = {"mu": (0.01, 0.1, 1.0)}
     weights: Weights = "uniform"
     mu: Annotated[AtLeastZero, "weight of the proximal term"] = 1.0
 

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pfedsim.core.method import Count, Fed, Method, Phase, ServerState, Weights
 from pfedsim.errors import Error
@@ -29,6 +30,7 @@ class FedRep(Method):
         "one fine-tuning branch lacks the optimiser's step."
     )
 
+    search: ClassVar[Mapping[str, Sequence[Any]]] = {"body_epochs": (1, 2, 3)}
     weights: Weights = "samples"
     body_epochs: Annotated[Count, "local epochs for the body; the epochs before train the classifier"] = 1
 

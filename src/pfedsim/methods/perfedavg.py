@@ -3,9 +3,9 @@ meta-learning approach, NeurIPS 2020. The first-order variant."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pfedsim.core.method import Method, Phase, Positive, Weights
 
@@ -33,6 +33,7 @@ class PerFedAvg(Method):
         "an odd number of batches (above one) never trains on its last one, because it is the same in every epoch."
     )
 
+    search: ClassVar[Mapping[str, Sequence[Any]]] = {"alpha": (0.001, 0.01, 0.1), "beta": (0.001, 0.01)}
     weights: Weights = "uniform"
     alpha: Annotated[Positive, "learning rate of the inner step, and of the epoch before scoring"] = 0.01
     beta: Annotated[Positive, "learning rate of the common model"] = 0.001

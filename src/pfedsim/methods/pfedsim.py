@@ -98,6 +98,7 @@ class PFedSim(TwoStage):
         "uniform": {"similarity": "constant", "own": 1.0},
     }
 
+    search: ClassVar[Mapping[str, Sequence[Any]]] = {"rho": (0.3, 0.5, 0.7)}
     rho: Annotated[Share, "share of rounds in the warm-up"] = 0.5
     warmup: Annotated[str, "method of the warm-up"] = "fedavg"
     similarity: Annotated[

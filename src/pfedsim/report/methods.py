@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pfedsim.core.method import Method
 from pfedsim.dev.anatomy import anatomy
-from pfedsim.methods import METHODS, make, name_of
+from pfedsim.methods import METHODS, OTHERS, TWELVE, make, name_of
 
 STAGES = {"warm": "warm-up: ", "": ""}
 
@@ -43,6 +43,9 @@ def describe(kind: type[Method]) -> str:
             f"`{name}:{p}` sets {', '.join(f'`{k}={_short(v)}`' for k, v in o.items())}."
             for p, o in kind.presets.items()
         ]
+    if kind.search:
+        tried = (f"`{k}` = {', '.join(_short(v) for v in values)}" for k, values in kind.search.items())
+        lines += ["", f"Tuning tries the learning rate, and {' and '.join(tried)}."]
     lines += ["", "| | parameters |", "|---|---|"]
     for wave in found.waves:
         task = "" if wave.task == "train" else f"{wave.task}, "
@@ -67,8 +70,15 @@ def page() -> str:
         "messages of a real run "
         "(LeNet5, 3 x 32 x 32, ten classes: 62,050 parameters and 44 norm statistics; twelve clients, "
         "six a round, eight rounds).\n\n"
+        f"The pFedSim paper compares {_titles(TWELVE)} (`--methods paper`). Others are {_titles(OTHERS)}; "
+        "`--methods all` names both groups.\n\n"
     )
     return head + "\n".join(describe(kind) for kind in METHODS.values())
+
+
+def _titles(group: Mapping[str, type[Method]]) -> str:
+    titles = [kind.title for kind in group.values()]
+    return " and ".join(filter(None, (", ".join(titles[:-1]), titles[-1])))
 
 
 def _counts(sizes: Mapping[str, int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean
 
-from pfedsim.methods import METHODS
+from pfedsim.methods import TWELVE
 from pfedsim.report import mean_std
 from pfedsim_paper import heterogeneity, questions
 from pfedsim_paper.evidence import LABEL_SHIFTED, Case, Evidence, common
@@ -15,7 +15,7 @@ from pfedsim_paper.protocol import SEEDS
 from pfedsim_paper.verdicts.verdict import Verdict, every
 
 TRADITIONAL = ("fedavg", "fedprox", "feddyn", "fedgen")
-PERSONALISED = tuple(m for m in METHODS if m not in TRADITIONAL and m != "local")
+PERSONALISED = tuple(m for m in TWELVE if m not in TRADITIONAL and m != "local")
 
 
 def _lead(case: Case) -> tuple[float, str]:
@@ -28,7 +28,7 @@ def best_in_all_cases(e: Evidence, keys: Keys = MICRO) -> Verdict:
     checks = []
     for data, alpha, case in e.cases(keys):
         lead, best = _lead(case)
-        of = "" if len(case) == len(METHODS) else f" of {len(case)} methods"
+        of = "" if len(case) == len(TWELVE) else f" of {len(case)} methods"
         ahead, seeds = lead > 0.005, ""
         if e.whose == "ours":
             found = e.methods(data, alpha)
@@ -52,7 +52,7 @@ def average_gain(e: Evidence) -> Verdict:
     leads = {
         (d, a): _lead(case)[0]
         for d, a, case in e.cases()
-        if len(case) == len(METHODS) and (d, a) in theirs and not e.reduced(d)
+        if len(case) == len(TWELVE) and (d, a) in theirs and not e.reduced(d)
     }
     if not leads:
         return Verdict(None)
@@ -80,7 +80,7 @@ def personalised_better_at_small_alpha(e: Evidence) -> Verdict:
 def gain_larger_at_small_alpha(e: Evidence) -> Verdict:
     leads: dict[str, dict[float, float]] = {}
     for data, alpha, case in e.cases():
-        if len(case) == len(METHODS):
+        if len(case) == len(TWELVE):
             leads.setdefault(data, {})[alpha] = _lead(case)[0]
     both = {d: by for d, by in leads.items() if {0.1, 0.5} <= by.keys()}
     return every(
@@ -116,7 +116,7 @@ def tiny_imagenet(e: Evidence) -> Verdict:
     if not leads:
         return Verdict(None)
     lead, best, where, count = max(leads)
-    whole = count == len(METHODS) and not e.reduced("tiny-imagenet")
+    whole = count == len(TWELVE) and not e.reduced("tiny-imagenet")
     return Verdict(
         lead >= ALMOST_TEN if whole else None,
         f"{where}: {lead:+.2f} against {title(best)}, of {count} methods",

@@ -51,9 +51,29 @@ class Score(BaseModel):
     )
 
 
+BEST = "best"
+
+
+class Stop(BaseModel):
+    """When a run ends and which round is reported, judged on the validation parts, never on the test parts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    round: Literal["last", "best"] = Field(
+        "last",
+        description="last, or best: report the models of the scored round with the highest validation accuracy",
+    )
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description="stop after so many scores in a row without a higher validation accuracy (default: never)",
+    )
+
+
 TOO_MANY = 2**31
 TABLES: dict[str, type[BaseModel]] = {
     "score": Score,
+    "stop": Stop,
     "dropouts": Dropouts,
     "defence": Defence,
     "attack": Attack,
@@ -168,6 +188,9 @@ class Config(Training):
         exclude=True,
     )
     score: Score = Score()
+    stop: Stop | None = Field(
+        None, description="when a run ends and which round is reported, judged by validation"
+    )
     dropouts: Dropouts | None = Field(None, description="simulated clients that drop out or reply late")
     attack: Attack | None = Field(None, description="simulated clients that attack")
     options: dict[str, dict[str, Any]] = Field(
@@ -298,6 +321,7 @@ def read(values: Mapping[str, Any]) -> Config:
     except ValidationError as error:
         raise Error(_sentence(error)) from None
     _check_sizes(config)
+    _check_stop(config)
     if (
         config.partition is not None
         and config.partition not in partitions.KINDS
@@ -325,6 +349,17 @@ def _check_sizes(config: Config) -> None:
         for name, value in part or ():
             if isinstance(value, int) and value >= TOO_MANY and not name.endswith("seed"):
                 raise Error(f"{before}{name} = {value}: it should be less than {TOO_MANY:,}")
+
+
+def _check_stop(config: Config) -> None:
+    """Refuse to choose a round, or to stop, without validation parts that are scored during the run."""
+    if config.stop is None or config.stop == Stop():
+        return
+    what = "stop.patience" if config.stop.round != BEST else "stop.round = 'best'"
+    if not config.validation:
+        raise Error(f"{what} needs a validation part: set validation, such as validation = 0.2")
+    if config.score.every == 0:
+        raise Error(f"{what} compares the scores of rounds: score.every must be at least 1, not 0")
 
 
 def table_of(method: str) -> str:

@@ -129,6 +129,7 @@ class Method:
     paper: ClassVar[str] = ""
     elsewhere: ClassVar[str] = ""  # what other code bases get wrong about it
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # named sets of options
+    search: ClassVar[Mapping[str, Sequence[Any]]] = {}  # option -> values to try when it is tuned
     weights = "samples"
     validation = 0.0  # share of the train part held back: not trained on, not in weights or moments
 

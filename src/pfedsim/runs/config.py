@@ -19,6 +19,7 @@ from pfedsim.data import partition as partitions
 from pfedsim.data.task import Defaults
 from pfedsim.errors import Error, must, nearest
 from pfedsim.methods import METHODS, name_of, parse
+from pfedsim.runs import protocols
 
 WORDS = {  # names used elsewhere -> ours
     "learning_rate": "lr",
@@ -110,7 +111,7 @@ class Config(Training):
     size: int | None = Field(None, ge=1, description="rescale images to this many pixels a side")
     model: str | None = Field(
         None,
-        description="lenet5, mobilenetv2, resnet20, mlp, cnn1d, or your own file.py:Class or module:Class",
+        description="lenet5, cnn4, mobilenetv2, resnet20, mlp, cnn1d, or your own file.py:Class or module:Class",
     )
     pretrained: str | None = Field(
         None,
@@ -272,7 +273,13 @@ OF_THE_PLACE = tuple(name for name, field in Config.model_fields.items() if fiel
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The contents of a TOML file."""
+    """The contents of a TOML file, or of the protocol of that name."""
+    if not path.exists() and (known := protocols.find(str(path))) is not None:
+        path = known
+    elif not path.exists() and not path.suffix and path.parent == Path():
+        raise Error(
+            f"there is no configuration or protocol {str(path)!r}; {nearest(str(path), protocols.NAMES)}"
+        )
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

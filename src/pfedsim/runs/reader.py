@@ -162,7 +162,7 @@ class Run:
     def best_on_test(self) -> float:
         """The highest test accuracy of all scored rounds, as PFLlib reports it. It chooses on the test data: for
         comparison with numbers that were made so, and for nothing else."""
-        return max(m["micro"] for m in self.scored().values())
+        return float(max(m["micro"] for m in self.scored().values()))
 
     @property
     def accuracy(self) -> float:

@@ -14,10 +14,11 @@ from torch import Tensor
 from pfedsim.core.job import Job
 from pfedsim.core.method import Fed, Memory, Message, Method, Phase, Reply, ServerState, StartingPoint
 from pfedsim.core.server import last_wave
-from pfedsim.errors import Notice
+from pfedsim.errors import Error, Notice
 from pfedsim.runs.config import check
 from pfedsim.runs.execute import execute
 from pfedsim.runs.extend import extend
+from pfedsim.runs.setup import prepare
 
 
 @dataclass(frozen=True)
@@ -118,3 +119,9 @@ def test_a_method_may_share_norm_statistics_whatever_the_setting(method: Method)
     *_, done = s.rounds(s.begin())
     assert bool(done.server.model[s.fed.layout.buffers].isfinite().all()) == shared
     assert done.server.round == 2
+
+
+def test_a_last_wave_and_the_choice_of_a_round_exclude_each_other() -> None:
+    words = {**WORDS, "score": {"every": 1}, "validation": 0.2, "stop": {"round": "best"}}
+    with pytest.raises(Error, match="'heads' after the last round"):
+        prepare(check(words))

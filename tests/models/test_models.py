@@ -68,6 +68,22 @@ def test_lenet5_refuses_what_is_too_small_or_no_image(shape: tuple[int, ...]) ->
         models.build("lenet5", shape, 10)
 
 
+def test_cnn4_is_the_chain_of_pfllib_in_torchs_own_layers() -> None:
+    module = models.build("cnn4", (3, 32, 32), 10)
+    chain = nn.Sequential(
+        *(nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(1600, 512), nn.ReLU(), nn.Linear(512, 10)),
+    )
+    chain.load_state_dict(dict(zip(chain.state_dict(), module.state_dict().values(), strict=True)))
+    x = torch.randn(4, 3, 32, 32)
+    assert module(x).equal(chain(x))
+    assert sum(p.numel() for p in module.parameters()) == 2432 + 51_264 + 819_712 + 5_130
+    assert models.build("cnn4", (1, 16, 40), 5)(torch.zeros(3, 1, 16, 40)).shape == (3, 5)
+    with pytest.raises(Error, match="cnn4 takes images"):
+        models.build("cnn4", (1, 15, 32), 10)
+
+
 def test_the_initial_model_comes_from_the_seed_alone() -> None:
     _, _, first = initial_model("lenet5", "classifier", (1, 28, 28), 10, 5)
     torch.rand(3)

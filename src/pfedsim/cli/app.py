@@ -265,7 +265,8 @@ def methods(
 @app.command()
 def model(
     name: Annotated[
-        str, typer.Argument(help="lenet5, mobilenetv2, resnet20, mlp, cnn1d, or your own file.py:Class")
+        str,
+        typer.Argument(help="lenet5, cnn4, mobilenetv2, resnet20, mlp, cnn1d, or your own file.py:Class"),
     ],
     shape: Annotated[
         str,

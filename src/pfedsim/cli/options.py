@@ -55,7 +55,7 @@ Address = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", help="print only the folder of the result")]
 Json = Annotated[bool, typer.Option("--json", help="print only the summary, as JSON")]
 OUTPUT, OTHER = "Output", "Settings without an option"
-FILE = "settings from a file; options override them"
+FILE = "settings from a file; options override them; or a protocol by its name: pfllib"
 SET = "set any setting; may be given several times"
 DEFAULTS = {
     "model": "the data set's, lenet5 for images, mobilenetv2 for large ones, mlp for tables, cnn1d for signals",

@@ -81,6 +81,8 @@ class State:
     server: ServerState
     memories: Mapping[int, Memory] = field(default_factory=dict)
     elsewhere: tuple[int, ...] = ()
+    best: State | None = None
+    """the state of an earlier round that may still be the one to report"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -184,7 +184,7 @@ def _scores(run: Run, client: int) -> dict[str, Any]:
     rows = [
         r
         for r in run.clients()
-        if (r["round"], r["client"], r["split"]) == (str(run.summary["rounds"]), str(client), "test")
+        if (r["round"], r["client"], r["split"]) == (str(run.round), str(client), "test")
     ]
     figures: dict[str, Any] = {}
     for row in rows:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 OURS = {
     "lenet5": "pfedsim.models.lenet5:LeNet5",
+    "cnn4": "pfedsim.models.cnn4:CNN4",
     "mobilenetv2": "pfedsim.models.mobilenetv2:MobileNetV2",
     "resnet20": "pfedsim.models.resnet20:ResNet20",
     "mlp": "pfedsim.models.small:MLP",

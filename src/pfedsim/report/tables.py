@@ -59,6 +59,8 @@ def _figures(run: Run) -> Table:
             words = _tuned(unseen[model]) if unseen[model]["epochs"] else "served"
             shown[f"{unseen['clients']} unseen: {words}"] = unseen[model]
     rounds = counted(summary["rounds"], "round")
+    if run.round != summary["rounds"]:
+        rounds += f" (round {run.round}, chosen by validation)"
     title = f"{summary['method']}, {summary['data']}, {rounds}, seed {summary['seed']}: in %"
     if run.incidents:
         title += f"; incidents: {run.incidents}"

@@ -28,6 +28,7 @@ from pfedsim.data import partition as partitions
 from pfedsim.data.task import Defaults
 from pfedsim.errors import Error, must, nearest
 from pfedsim.methods import METHODS, name_of, parse
+from pfedsim.runs import protocols
 
 WORDS = {  # names used elsewhere -> ours
     "learning_rate": "lr",
@@ -66,9 +67,29 @@ class Score(BaseModel):
     )
 
 
+BEST = "best"
+
+
+class Stop(BaseModel):
+    """When a run ends and which round is reported, judged on the validation parts, never on the test parts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    round: Literal["last", "best"] = Field(
+        "last",
+        description="last, or best: report the models of the scored round with the highest validation accuracy",
+    )
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description="stop after so many scores in a row without a higher validation accuracy (default: never)",
+    )
+
+
 TOO_MANY = 2**31
 TABLES: dict[str, type[BaseModel]] = {
     "score": Score,
+    "stop": Stop,
     "dropouts": Dropouts,
     "defence": Defence,
     "attack": Attack,
@@ -108,7 +129,7 @@ class Config(Training):
     size: int | None = Field(None, ge=1, description="rescale images to this many pixels a side")
     model: str | None = Field(
         None,
-        description="lenet5, mobilenetv2, resnet20, mlp, cnn1d, or your own file.py:Class or module:Class",
+        description="lenet5, cnn4, mobilenetv2, resnet20, mlp, cnn1d, or your own file.py:Class or module:Class",
     )
     pretrained: str | None = Field(
         None,
@@ -186,6 +207,9 @@ class Config(Training):
         exclude=True,
     )
     score: Score = Score()
+    stop: Stop | None = Field(
+        None, description="when a run ends and which round is reported, judged by validation"
+    )
     dropouts: Dropouts | None = Field(None, description="simulated clients that drop out or reply late")
     attack: Attack | None = Field(None, description="simulated clients that attack")
     options: dict[str, dict[str, Any]] = Field(
@@ -268,7 +292,13 @@ OF_THE_PLACE = tuple(name for name, field in Config.model_fields.items() if fiel
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The contents of a TOML file."""
+    """The contents of a TOML file, or of the protocol of that name."""
+    if not path.exists() and (known := protocols.find(str(path))) is not None:
+        path = known
+    elif not path.exists() and not path.suffix and path.parent == Path():
+        raise Error(
+            f"there is no configuration or protocol {str(path)!r}; {nearest(str(path), protocols.NAMES)}"
+        )
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -317,6 +347,7 @@ def read(values: Mapping[str, Any]) -> Config:
     except ValidationError as error:
         raise Error(_sentence(error)) from None
     _check_sizes(config)
+    _check_stop(config)
     if (
         config.partition is not None
         and config.partition not in partitions.KINDS
@@ -344,6 +375,17 @@ def _check_sizes(config: Config) -> None:
         for name, value in part or ():
             if isinstance(value, int) and value >= TOO_MANY and not name.endswith("seed"):
                 raise Error(f"{before}{name} = {value}: it should be less than {TOO_MANY:,}")
+
+
+def _check_stop(config: Config) -> None:
+    """Refuse to choose a round, or to stop, without validation parts that are scored during the run."""
+    if config.stop is None or config.stop == Stop():
+        return
+    what = "stop.patience" if config.stop.round != BEST else "stop.round = 'best'"
+    if not config.validation:
+        raise Error(f"{what} needs a validation part: set validation, such as validation = 0.2")
+    if config.score.every == 0:
+        raise Error(f"{what} compares the scores of rounds: score.every must be at least 1, not 0")
 
 
 def table_of(method: str) -> str:

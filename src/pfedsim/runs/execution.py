@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from pfedsim.core.engine import DIED
 from pfedsim.core.method import ServerState
 from pfedsim.core.rows import Pairs
 from pfedsim.core.scoring import Scores, model_of, score
-from pfedsim.core.server import ABSURD, NO_EFFECT, REJECTED, Round
+from pfedsim.core.server import ABSURD, NO_EFFECT, REJECTED, Round, State
 from pfedsim.engines.attacks import attackers
 from pfedsim.engines.dropouts import LATE, NEVER
 from pfedsim.engines.ray import DRIFT
@@ -30,6 +30,7 @@ from pfedsim.methods import label
 from pfedsim.methods.two_stage import TwoStage
 from pfedsim.runs import manifest
 from pfedsim.runs.checkpoint import Saver
+from pfedsim.runs.choice import Choice
 from pfedsim.runs.names import MANIFEST, MAY_DIFFER
 from pfedsim.runs.reader import lines
 from pfedsim.runs.resume import Stopped
@@ -104,6 +105,8 @@ class Execution:
             record.get("incidents", {})
         )  # those that the settings do not ask for
         self._hostile = _hostile(was.session)
+        best = was.found.state.best if was.found else None
+        self._choice = Choice(was.session.config.stop, record.get("choice"), best)
 
     def close(self) -> None:
         """Leaves no worker behind; waits for the last save."""
@@ -128,7 +131,7 @@ class Execution:
         if self._unscored and self._due(first):
             self._score(server)
         clock = time.perf_counter()
-        for round in session.rounds(server):
+        for round in () if self._choice.spent else session.rounds(server):
             server = round.server
             self._loss = _loss(round)
             training = sum(r.info["seconds"] for r in round.replies)
@@ -143,6 +146,8 @@ class Execution:
             if server.round < len(session.schedule):  # the last round's score follows
                 self._tell(server.round, self._loss)
                 self._show(server, scores)
+            if self._choice.spent:
+                break
             del round  # its models make room for the next round's
             clock = time.perf_counter()
         self._conclude(server)
@@ -190,10 +195,11 @@ class Execution:
 
     def _save(self, server: ServerState) -> None:
         if self._saver:
-            self._saver.save(
-                self._session.side.snapshot(server),
-                {**self._about(), **self._tallies()},
-            )
+            self._saver.save(self._snapshot(server), {**self._about(), **self._tallies()})
+
+    def _snapshot(self, server: ServerState) -> State:
+        """The state of this round, and with it that of the best round so far."""
+        return replace(self._session.side.snapshot(server), best=self._choice.best)
 
     def _tallies(self) -> dict[str, Any]:
         """What a run that goes on must know of this one's past."""
@@ -202,6 +208,7 @@ class Execution:
             "told": dict(self._told),
             "incidents": dict(self._incidents),
             "drift": list(self._drift),
+            **({"choice": self._choice.record} if self._session.config.stop else {}),
         }
 
     def _warn(self, round: Round) -> None:
@@ -262,6 +269,8 @@ class Execution:
             )
             self._writer.scores(number, scores)
             self._missed(number, scores)
+            if split == "validation" and not finetune and session.config.stop:
+                self._choice.hear(session.side.snapshot(server), scores.micro)
             first = first or scores
         assert first is not None
         self._writer.line(
@@ -309,11 +318,14 @@ class Execution:
             raise Error(
                 f"no client's reply could be used in any round (events.jsonl names all): {self._why}{diverged}"
             )
-        record, state = self._record_of_state(server), session.side.snapshot(server)  # of the last round
+        last, record = self._snapshot(server), self._record_of_state(server)  # before the last scores
+        if self._choice.keeps:
+            if not self._due(server.round):
+                self._show(server, self._score(server))
+            server = session.side.restore(self._choice.chosen())
         server, once_more = self._last_wave(server)
         models = self._models(server) if session.worker.simulated else None
-        served = self._score(server, take=models.add if models else None)
-        self._show(server, served)
+        served = self._served(server, last.server.round, models)
         if models:
             models.finish([one.client for one in served.clients if one.absent])
         after = self._score(server, finetune=config.score.finetune) if config.score.finetune else None
@@ -324,7 +336,8 @@ class Execution:
             "method": label(session.method),
             "data": session.federation.data.name,
             "clients": session.fed.clients,
-            "rounds": server.round,
+            "rounds": last.server.round,
+            **self._chosen(server, last.server.round),
             "seed": session.fed.settings.seed,
             "served": served.summary(),
             "finetuned": {"epochs": after.epochs, **after.summary()} if after else None,
@@ -341,13 +354,39 @@ class Execution:
             summary["drift"] = self._drift
         if (unused := sum(self._incidents.values())) > 3:
             said = f"{unused} incidents in all; events.jsonl names them"
-            self._tell(server.round, float("nan"), said)
+            self._tell(last.server.round, float("nan"), said)
         if self._incidents:
             summary["incidents"] = dict(sorted(self._incidents.items()))
         if config.state:
-            writer.state(state, record)
+            writer.state(last, record)
         writer.finish(summary, self._manifest)
-        self._tell(server.round, self._loss)
+        self._tell(last.server.round, self._loss)
+
+    def _served(self, server: ServerState, last: int, models: Models | None) -> Scores:
+        """The scores of the models to report. Those of a round that has been scored already are not written twice."""
+        take = models.add if models else None
+        if not self._choice.keeps and not self._due(last):
+            served = self._score(server, take=take)
+            self._show(server, served)
+            return served
+        session = self._session
+        self._last = score(session.side, server, predictions=session.worker.simulated, take=take)
+        session.engine.events.clear()
+        return self._last
+
+    def _chosen(self, server: ServerState, last: int) -> dict[str, Any]:
+        """What the summary says of the choice of the round, where validation decides something."""
+        if self._session.config.stop is None:
+            return {}
+        stopped = last < len(self._session.schedule)
+        why = {"stopped": f"{self._choice.record['since']} scores without a higher validation accuracy"}
+        return {
+            "chosen": {
+                "round": server.round,
+                "by": "validation" if self._choice.keeps else "last",
+                **(why if stopped else {}),
+            }
+        }
 
     def _last_wave(self, server: ServerState) -> tuple[ServerState, dict[str, Any]]:
         """The server after what its method asks all clients once more, and the figures of that wave. A run that is
@@ -372,7 +411,7 @@ class Execution:
                 name: digest for name, digest in self._writer.files.items() if name not in MAY_DIFFER
             },
             **self._tallies(),
-            "unscored": True,
+            "unscored": not self._due(server.round),
             **({"elsewhere": elsewhere} if elsewhere else {}),
         }
 

@@ -149,8 +149,24 @@ class Run:
         return _config(self.verified("config.toml"))
 
     @property
+    def round(self) -> int:
+        """The round whose models are kept and reported: the last, or the one chosen by validation."""
+        return int(self.summary.get("chosen", self.summary).get("round", self.summary["rounds"]))
+
+    def scored(self, split: str = "test") -> dict[int, dict[str, Any]]:
+        """The figures of the served models on this split, by round."""
+        found = [m for m in self.metrics() if m.get("model") == "served" and m["split"] == split]
+        return {m["round"]: m for m in found}
+
+    @property
+    def best_on_test(self) -> float:
+        """The highest test accuracy of all scored rounds, as PFLlib reports it. It chooses on the test data: for
+        comparison with numbers that were made so, and for nothing else."""
+        return float(max(m["micro"] for m in self.scored().values()))
+
+    @property
     def accuracy(self) -> float:
-        """The accuracy over all test samples of the models served after the last round."""
+        """The accuracy over all test samples of the models served after `round`."""
         return float(self.summary["served"]["micro"])
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -178,8 +194,8 @@ class Run:
     def client_values(
         self, metric: str = "accuracy", model: str = "served", split: str = "test"
     ) -> list[float]:
-        """This metric of every client at the last score, in client order."""
-        last = str(self.summary["rounds"])
+        """This metric of every client after `round`, in client order."""
+        last = str(self.round)
         try:
             rows = [
                 r
@@ -205,9 +221,9 @@ class Run:
         return [right[columns["client"] == i] for i in range(self.summary["clients"])]
 
     def similarity(self, round: int | None = None) -> Pairs | None:
-        """The server's similarities after this round (default: the last scored one); None if the method
-        computes none."""
+        """The server's similarities after this round (default: `self.round`); None if the method computes none."""
         files = sorted(name for name in self._sums if name.startswith("similarity/"))
+        round = self.round if round is None and "chosen" in self.summary else round
         if round is not None:
             files = [name for name in files if Path(name).stem == f"{round:05d}"]
         if not files:

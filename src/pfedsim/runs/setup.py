@@ -35,7 +35,7 @@ from pfedsim.engines.serial import Serial
 from pfedsim.errors import Error
 from pfedsim.models import pretrained
 from pfedsim.plugin import source_digest
-from pfedsim.runs.config import OF_FEDERATION, Config, Digests
+from pfedsim.runs.config import OF_FEDERATION, Config, Digests, Stop
 from pfedsim.runs.network import Network
 from pfedsim.runs.unused import refuse_unused_by_default
 
@@ -174,6 +174,11 @@ def plan(config: Config, task: Task, clients: int, unseen: int = 0, method: Meth
     method = method or config.method_made()
     if method.buffers:
         config = config.model_copy(update={"buffers": method.buffers})
+    if method.last and config.stop not in (None, Stop()):
+        raise Error(
+            f"stop: {type(method).__name__} asks all clients {method.last!r} after the last round, which validation "
+            "scores of earlier rounds do not see; leave stop out"
+        )
     settings = config.settings()
     assert config.model is not None
     network = Network(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pfedsim.core.seeds import per_round
 from pfedsim.errors import Error
+from pfedsim.runs.config import BEST
 from pfedsim.runs.setup import Session
 
 ROW = 500  # bytes of one client's score in clients.csv: eight metrics and the confusion matrix
@@ -24,6 +25,8 @@ def estimate(session: Session) -> tuple[int, int]:
         scores += len(session.schedule) // config.score.every
     texts = ROW * clients * scores + 8 * len(session.federation.data.y)
     states = STATES + config.state
+    if config.stop is not None and config.stop.round == BEST:
+        states *= 2  # every state brings that of the best round
     return 2 * model + texts, model * (2 + (1 + states) * took_part) + texts
 
 

@@ -42,6 +42,8 @@ def parts(state: State) -> dict[str, Any]:
         elif not client.extra:
             found[f"client/{i}/none"] = NONE
         found |= {f"client/{i}/extra/{name}": t for name, t in client.extra.items()}
+    if state.best is not None:
+        found |= {f"best/{name}": part for name, part in parts(state.best).items()}
     return found
 
 
@@ -84,6 +86,7 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> State:
                 _below(server, "moments"),
             ),
             memories,
+            best=from_tensors(best) if (best := _below(tensors, "best")) else None,
         )
     except (KeyError, ValueError) as error:
         raise Error(f"these tensors are not a run's state: {error}") from error

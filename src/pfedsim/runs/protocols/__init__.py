@@ -1,0 +1,15 @@
+"""Named sets of settings: `pfedsim run pfllib` runs under the protocol in pfllib.toml."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+NAMES = tuple(
+    sorted(f.name.removesuffix(".toml") for f in files(__name__).iterdir() if f.name.endswith(".toml"))
+)
+
+
+def find(name: str) -> Path | None:
+    """The file of the protocol of this name; None if there is none."""
+    return Path(str(files(__name__))) / f"{name}.toml" if name in NAMES else None

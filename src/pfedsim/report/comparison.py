@@ -31,7 +31,7 @@ from pfedsim.report.document import (
 )
 from pfedsim.report.latex import latex
 from pfedsim.report.screen import terminal
-from pfedsim.report.statistics import SEEDS_ENOUGH, Difference
+from pfedsim.report.statistics import Difference
 from pfedsim.report.tables import counted, mean_std, size
 
 ACCURACY, CLIENTS = "Accuracy, %", "Clients"
@@ -90,7 +90,7 @@ def _worse_off(comparison: Comparison, method: str) -> Entry:
 
 
 def _difference(comparison: Comparison, reference: str, model: str, name: str) -> Column:
-    """The difference to the reference method in points, with the 95% interval of a paired bootstrap."""
+    """The difference to the reference method in points, with its 95% interval."""
     shown = []
     for method in comparison.methods:
         if method == reference:
@@ -150,11 +150,11 @@ def caption(comparison: Comparison) -> str:
     seeds = f"seed{'s' * (len(comparison.seeds) > 1)} {', '.join(map(str, comparison.seeds))}"
     tuned = f"fine-tuned: after {counted(comparison.epochs, 'local epoch')}; " if comparison.epochs else ""
     spread = "mean (std over seeds)" if len(comparison.seeds) > 1 else "one seed"
-    resampled = "seeds" if len(comparison.seeds) >= SEEDS_ENOUGH else "clients and test samples"
+    covers = {d.over for m in comparison.methods if m != ALONE for d in [comparison.difference(m, ALONE)]}
     return (
         f"{summary['data']}, {counted(summary['clients'], 'client')}, {counted(summary['rounds'], 'round')}, {seeds}: "
         f"accuracy in %, {spread}; {tuned}"
-        f"differences in points with 95% intervals of a paired bootstrap over {resampled}"
+        f"differences in points with 95% intervals over {' or '.join(sorted(covers)) or 'test samples'}"
     )
 
 
@@ -166,13 +166,16 @@ def verdict(comparison: Comparison) -> str:
     if not others:
         return "Only Local-Only was run: nothing is compared." + _incidents(comparison)
     best = max(others, key=lambda m: others[m])
-    gap = 100 * (served[best] - served[ALONE])
+    gain = comparison.difference(best, ALONE)
+    if np.isnan(gain.mean):
+        return f"No client was scored both with {best} and alone: nothing is compared." + _incidents(
+            comparison
+        )
     worse = _worse_off(comparison, best).text
-    sure = interval(comparison.difference(best, ALONE))
     text = (
-        f"As served, {best} is the best federated method and {abs(gap):.1f} points "
-        f"{'above' if gap >= 0 else 'below'} training alone (95% interval {sure}), with {worse} of the "
-        "clients worse off than alone."
+        f"As served, {best} is the best federated method and {points(abs(gain.mean))} points "
+        f"{'above' if gain.mean >= 0 else 'below'} training alone (95% interval {interval(gain)}), with {worse} of "
+        "the clients worse off than alone."
     )
     after = {m: float(comparison.figures(m, "finetuned", "micro").mean()) for m in served}
     if not np.isnan(list(after.values())).any():

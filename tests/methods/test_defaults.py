@@ -39,6 +39,10 @@ DEFAULTS = {
     "scaffold": {"weights": "uniform", "eta_g": 1.0},
     "ditto": {"weights": "samples", "lam": 1.0},
     "fedbabu": {"weights": "samples", "tune_epochs": 5},
+    "fedala": {"weights": "samples", "part": "head", "eta": 1.0, "share": 0.8, "threshold": 0.1},
+    "fedpac": {"weights": "samples", "lam": 1.0, "head_epochs": 1, "head_lr": 0.1},
+    "fedamp": {"lam": 1.0, "alpha": 1.0, "sigma": 1.0},
+    "pfedgraph": {"alpha": 0.8, "lam": 0.01},
     "knnper": {"weights": "samples", "k": 10, "lam": 0.5, "scale": 1.0},
 }
 

@@ -13,6 +13,8 @@ from typing import Any
 from pfedsim.core.method import Method
 from pfedsim.errors import Error, nearest
 from pfedsim.methods.ditto import Ditto
+from pfedsim.methods.fedala import FedALA
+from pfedsim.methods.fedamp import FedAMP
 from pfedsim.methods.fedap import FedAP
 from pfedsim.methods.fedavg import FedAvg
 from pfedsim.methods.fedavgft import FedAvgFT
@@ -22,12 +24,14 @@ from pfedsim.methods.fedbn import FedBN
 from pfedsim.methods.feddyn import FedDyn
 from pfedsim.methods.fedfomo import FedFomo
 from pfedsim.methods.fedgen import FedGen
+from pfedsim.methods.fedpac import FedPAC
 from pfedsim.methods.fedper import FedPer
 from pfedsim.methods.fedprox import FedProx
 from pfedsim.methods.fedrep import FedRep
 from pfedsim.methods.knnper import KNNPer
 from pfedsim.methods.local import LocalOnly
 from pfedsim.methods.perfedavg import PerFedAvg
+from pfedsim.methods.pfedgraph import PFedGraph
 from pfedsim.methods.pfedsim import PFedSim
 from pfedsim.methods.scaffold import Scaffold
 from pfedsim.methods.two_stage import TwoStage
@@ -39,6 +43,8 @@ __all__ = [
     "OTHERS",
     "TWELVE",
     "Ditto",
+    "FedALA",
+    "FedAMP",
     "FedAP",
     "FedAvg",
     "FedAvgFT",
@@ -48,11 +54,13 @@ __all__ = [
     "FedDyn",
     "FedFomo",
     "FedGen",
+    "FedPAC",
     "FedPer",
     "FedProx",
     "FedRep",
     "KNNPer",
     "LocalOnly",
+    "PFedGraph",
     "PFedSim",
     "PerFedAvg",
     "Scaffold",
@@ -85,6 +93,10 @@ OTHERS: dict[str, type[Method]] = {
     "scaffold": Scaffold,
     "ditto": Ditto,
     "fedbabu": FedBABU,
+    "fedala": FedALA,
+    "fedpac": FedPAC,
+    "fedamp": FedAMP,
+    "pfedgraph": PFedGraph,
     "knnper": KNNPer,
 }
 METHODS: dict[str, type[Method]] = {**TWELVE, **OTHERS}

@@ -12,6 +12,7 @@ from typing import Any
 
 from pfedsim.core.method import Method
 from pfedsim.errors import Error, nearest
+from pfedsim.methods.apfl import APFL
 from pfedsim.methods.ditto import Ditto
 from pfedsim.methods.fedala import FedALA
 from pfedsim.methods.fedamp import FedAMP
@@ -38,6 +39,7 @@ from pfedsim.methods.two_stage import TwoStage
 from pfedsim.plugin import load_class, refuse_file
 
 __all__ = [
+    "APFL",
     "METHODS",
     "METHOD_GROUPS",
     "OTHERS",
@@ -92,6 +94,7 @@ OTHERS: dict[str, type[Method]] = {
     "fedavgm": FedAvgM,
     "scaffold": Scaffold,
     "ditto": Ditto,
+    "apfl": APFL,
     "fedbabu": FedBABU,
     "fedala": FedALA,
     "fedpac": FedPAC,

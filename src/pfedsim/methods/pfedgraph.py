@@ -36,8 +36,8 @@ class PFedGraph(Method):
     paper = "Ye et al. 2023, Algorithm 1; alpha = 0.8 and lam = 0.01 as in the authors' code"
     elsewhere = (
         "The authors' code adds lam cos(theta, mix) to the loss where the method's objective has -cos, so that it "
-        "pushes models apart; it treats every cosine above 0.9 as 1, scores the round with the best validation "
-        "accuracy before or after training, and counts samples of all clients, a fixed fact of the simulation."
+        "pushes models apart. It treats every cosine above 0.9 as 1, and reports each client's test accuracy where "
+        "its validation accuracy was best, before or after training, in any round."
     )
     search: ClassVar[Mapping[str, Sequence[Any]]] = {"alpha": (0.2, 0.8, 3.2), "lam": (0.0, 0.01, 0.1)}
 

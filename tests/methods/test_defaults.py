@@ -44,7 +44,7 @@ DEFAULTS = {
     "fedpac": {"weights": "samples", "lam": 1.0, "head_epochs": 1, "head_lr": 0.1},
     "fedamp": {"lam": 1.0, "alpha": 1.0, "sigma": 1.0},
     "pfedgraph": {"alpha": 0.8, "lam": 0.01},
-    "knnper": {"weights": "samples", "k": 10, "lam": 0.5, "scale": 1.0},
+    "knnper": {"weights": "samples", "k": 7, "lam": 0.5, "scale": 1.0},
 }
 
 

@@ -33,9 +33,7 @@ class FedAMP(Method):
     clients minimise f_i(w) + lam / (2 alpha) |w - u_i|^2."""
 
     title = "FedAMP"
-    paper = (
-        "Huang et al. 2021, Algorithm 1, Eq. 3 to 7, with A(x) = 1 - exp(-x / sigma); options as in PFLlib"
-    )
+    paper = "Huang et al. 2021, Algorithm 1, with A(x) = 1 - exp(-x / sigma); options as in PFLlib"
     elsewhere = (
         "Two libraries leave out the square of |w - u_i|, so that the pull has a fixed length, and one replaces "
         "A' by exp(10 cos) with a fixed own weight, which the paper calls HeurFedAMP. Weights of others are not "
@@ -51,7 +49,7 @@ class FedAMP(Method):
         return ServerState(0, theta, Rows(theta))
 
     def attention(self, fed: Fed, personal: Rows, client: int) -> dict[int, float]:
-        """xi_ij = alpha A'(|w_i - w_j|^2), and the rest for i itself (Eq. 5 and 6), over those that took part."""
+        """xi_ij = alpha A'(|w_i - w_j|^2), and the rest for i itself, over those that took part."""
         own = personal[client]
         xi = {}
         for j in personal.ids:
@@ -77,7 +75,7 @@ class FedAMP(Method):
 
     def gradient(self, job: Job, theta: Tensor, batches: Sequence[Batch]) -> Tensor:
         pull = (theta - job.start.notes["u"]).mul_(self.lam / self.alpha)
-        return job.grad(theta, batches[0]).add_(pull)  # Eq. 7
+        return job.grad(theta, batches[0]).add_(pull)
 
     def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
         return job.reply(ends[-1]), job.remember(ends[-1], own=ends[-1])

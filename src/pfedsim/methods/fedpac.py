@@ -38,7 +38,7 @@ class FedPAC(Method):
     that is mixed from the round's classifiers with the least expected error on its features."""
 
     title = "FedPAC"
-    paper = "Xu et al. 2023, Algorithm 1, Eq. 5 and 8 to 10; lam, head_epochs and head_lr as in the authors' code"
+    paper = "Xu et al. 2023, Algorithm 1; lam, head_epochs and head_lr as in the authors' code"
     elsewhere = (
         "One library averages the centroids of clients whatever their samples, and takes features in train mode "
         "before training. The authors' code pulls features of a class that has no common centroid to the client's "
@@ -69,7 +69,7 @@ class FedPAC(Method):
         return {i: Message(task, models[i], known) for i in clients}
 
     def begin(self, job: Job) -> StartingPoint:
-        """p_c mu_c for every class, and the variance of the mean of features (Eq. 9), at the received body."""
+        """p_c mu_c for every class, and the variance of the mean of features, at the received body."""
         theta = job.mine(job.message.model)
         if job.message.task != "train" or not len(job.labels):
             return StartingPoint(theta)
@@ -95,7 +95,7 @@ class FedPAC(Method):
         known = job.message.extra["counts"][batch.y] > 0
 
         def pull(z: Tensor) -> Tensor:
-            """Of lam |z - c_y|^2 / d, in the mean over the batch (Eq. 5)."""
+            """Of lam |z - c_y|^2 / d, in the mean over the batch."""
             return (z - centroids) * known[:, None] * (2 * self.lam / z.numel())
 
         return job.grad(theta, batch, at_features=pull)
@@ -109,7 +109,7 @@ class FedPAC(Method):
         )
 
     def mixes(self, replies: Sequence[Reply]) -> np.ndarray:
-        """Row i: the weights of the round's classifiers with the least expected error for client i (Eq. 10):
+        """Row i: the weights of the round's classifiers with the least expected error for client i:
         sum_j a_j^2 v_j + |h_i - sum_j a_j h_j|^2."""
         import numpy as np
 

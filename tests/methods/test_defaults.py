@@ -38,8 +38,13 @@ DEFAULTS = {
     "fedavgm": {"weights": "samples", "beta": 0.9},
     "scaffold": {"weights": "uniform", "eta_g": 1.0},
     "ditto": {"weights": "samples", "lam": 1.0},
+    "apfl": {"weights": "uniform", "alpha": 0.5, "adaptive": True},
     "fedbabu": {"weights": "samples", "tune_epochs": 5},
-    "knnper": {"weights": "samples", "k": 10, "lam": 0.5, "scale": 1.0},
+    "fedala": {"weights": "samples", "part": "head", "eta": 1.0, "share": 0.8, "threshold": 0.1},
+    "fedpac": {"weights": "samples", "lam": 1.0, "head_epochs": 1, "head_lr": 0.1},
+    "fedamp": {"lam": 1.0, "alpha": 1.0, "sigma": 1.0},
+    "pfedgraph": {"alpha": 0.8, "lam": 0.01},
+    "knnper": {"weights": "samples", "k": 7, "lam": 0.5, "scale": 1.0},
 }
 
 

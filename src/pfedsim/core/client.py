@@ -61,10 +61,10 @@ def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:
     theta, ends = job.start.theta, []
     for job.phase in phases:
         theta = theta if job.phase.start is None else job.phase.start
-        job._statistics = theta[statistics]
+        job._statistics = theta[..., statistics]
         moves = job.phase.train & trainable
         lr = job.phase.lr * job._pace
-        if job.phase.batches == 1 and method.plain(job) and plain(settings):
+        if theta.ndim == 1 and job.phase.batches == 1 and method.plain(job) and plain(settings):
             theta = job.descend(theta, job.phase, moves, lr)
             ends.append(theta)
             continue
@@ -72,11 +72,11 @@ def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:
         moved = theta.new_empty(theta.shape)
         for numbers in job.passes(job.phase):
             with hook(method, "loss" if method.autograd() else "gradient", job):
-                step = _whole(job, method.gradient(job, theta, [job.batch(n) for n in numbers]))
+                step = _whole(job, method.gradient(job, theta, [job.batch(n) for n in numbers]), theta)
             if settings.decay:
                 step = step + settings.decay * theta
             theta = theta.sub_(torch.mul(follow(step), lr, out=moved).masked_fill_(still, 0.0))
-            theta[statistics] = job._statistics
+            theta[..., statistics] = job._statistics
             job.steps += 1
         ends.append(theta)
     return ends or [theta]
@@ -99,13 +99,16 @@ def _phases(method: Method, job: Job) -> list[Phase]:
         for phase in phases:
             if isinstance(phase.epochs, bool) or not isinstance(phase.epochs, int) or phase.epochs < 0:
                 raise TypeError(f"a phase has epochs = {phase.epochs!r}, expected a whole number")
+            if phase.start is not None and phase.start.shape[-1:] != job.fed.initial.shape:
+                raise TypeError(f"a phase starts at shape {tuple(phase.start.shape)}, expected models")
     return phases
 
 
-def _whole(job: Job, vector: Tensor) -> Tensor:
+def _whole(job: Job, vector: Tensor, at: Tensor | None = None) -> Tensor:
     """A vector that a hook returned; one of another size would be stretched without a word."""
-    if vector.shape != job.fed.initial.shape:
-        raise ValueError(f"it gave shape {tuple(vector.shape)}, expected {tuple(job.fed.initial.shape)}")
+    expected = (job.fed.initial if at is None else at).shape
+    if vector.shape != expected:
+        raise ValueError(f"it gave shape {tuple(vector.shape)}, expected {tuple(expected)}")
     return vector
 
 

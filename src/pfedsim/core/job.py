@@ -133,13 +133,19 @@ class Job:
         batch: Batch,
         targets: Tensor | None = None,
         at_features: Callable[[Tensor], Tensor] | None = None,
+        row: int | None = None,
     ) -> Tensor:
         """Gradient of the mean cross-entropy in train mode, by labels or soft `targets`; `at_features`: given
-        the head's input, an extra gradient there. Moves the job's norm statistics, whatever `theta` holds."""
+        the head's input, an extra gradient there. Moves the job's norm statistics, whatever `theta` holds: those of
+        model `row`, where a phase trains several."""
         want = batch.y if targets is None else targets
-        gradient, self._statistics, loss = self._net.grad(
-            theta, self._own_statistics(), batch.x, want, at_features
-        )
+        statistics = self._own_statistics()
+        own = statistics if row is None else statistics[row]
+        gradient, moved, loss = self._net.grad(theta, own, batch.x, want, at_features)
+        self._statistics = moved
+        if row is not None:
+            self._statistics = statistics.clone()
+            self._statistics[row] = moved
         self._losses.append(loss)
         return gradient
 

@@ -116,7 +116,7 @@ class StartingPoint:
 @dataclass(frozen=True, eq=False)
 class Phase:
     """A stretch of local SGD: which entries move, for how long, how fast; `batches` per step; `start`: not
-    from where the last ended."""
+    from where the last ended. Models in the rows of `start` step side by side: `gradient` gets and gives rows."""
 
     train: Tensor
     epochs: int

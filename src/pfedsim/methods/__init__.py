@@ -12,7 +12,10 @@ from typing import Any
 
 from pfedsim.core.method import Method
 from pfedsim.errors import Error, nearest
+from pfedsim.methods.apfl import APFL
 from pfedsim.methods.ditto import Ditto
+from pfedsim.methods.fedala import FedALA
+from pfedsim.methods.fedamp import FedAMP
 from pfedsim.methods.fedap import FedAP
 from pfedsim.methods.fedavg import FedAvg
 from pfedsim.methods.fedavgft import FedAvgFT
@@ -22,23 +25,28 @@ from pfedsim.methods.fedbn import FedBN
 from pfedsim.methods.feddyn import FedDyn
 from pfedsim.methods.fedfomo import FedFomo
 from pfedsim.methods.fedgen import FedGen
+from pfedsim.methods.fedpac import FedPAC
 from pfedsim.methods.fedper import FedPer
 from pfedsim.methods.fedprox import FedProx
 from pfedsim.methods.fedrep import FedRep
 from pfedsim.methods.knnper import KNNPer
 from pfedsim.methods.local import LocalOnly
 from pfedsim.methods.perfedavg import PerFedAvg
+from pfedsim.methods.pfedgraph import PFedGraph
 from pfedsim.methods.pfedsim import PFedSim
 from pfedsim.methods.scaffold import Scaffold
 from pfedsim.methods.two_stage import TwoStage
 from pfedsim.plugin import load_class, refuse_file
 
 __all__ = [
+    "APFL",
     "METHODS",
     "METHOD_GROUPS",
     "OTHERS",
     "TWELVE",
     "Ditto",
+    "FedALA",
+    "FedAMP",
     "FedAP",
     "FedAvg",
     "FedAvgFT",
@@ -48,11 +56,13 @@ __all__ = [
     "FedDyn",
     "FedFomo",
     "FedGen",
+    "FedPAC",
     "FedPer",
     "FedProx",
     "FedRep",
     "KNNPer",
     "LocalOnly",
+    "PFedGraph",
     "PFedSim",
     "PerFedAvg",
     "Scaffold",
@@ -84,7 +94,12 @@ OTHERS: dict[str, type[Method]] = {
     "fedavgm": FedAvgM,
     "scaffold": Scaffold,
     "ditto": Ditto,
+    "apfl": APFL,
     "fedbabu": FedBABU,
+    "fedala": FedALA,
+    "fedpac": FedPAC,
+    "fedamp": FedAMP,
+    "pfedgraph": PFedGraph,
     "knnper": KNNPer,
 }
 METHODS: dict[str, type[Method]] = {**TWELVE, **OTHERS}

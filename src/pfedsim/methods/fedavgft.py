@@ -20,7 +20,7 @@ class FedAvgFT(Method):
     kept: rounds go on from the common one."""
 
     title = "FedAvg-FT"
-    paper = "Wang et al. 2019, section 3; five epochs as in Oh et al. 2022 (FedBABU), section 5.2"
+    paper = "Wang et al. 2019, section 3; five epochs as the FedBABU authors' option ft_ep"
     elsewhere = (
         "Many comparisons leave it out, or tune FedAvg for one epoch beside methods that train personal models "
         "for all rounds. Some tune in eval mode, so that norm statistics stay those of other clients."

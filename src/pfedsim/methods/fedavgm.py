@@ -20,7 +20,7 @@ class FedAvgM(Method):
     averaged as in FedAvg."""
 
     title = "FedAvgM"
-    paper = "Hsu et al. 2019, section 4.3; beta = 0.9 is the middle of the values tried there"
+    paper = "Hsu et al. 2019; beta = 0.9 as in Flower's baseline of the paper"
     elsewhere = (
         "One code base gives norm statistics momentum as well, which can make a variance negative, and takes "
         "Nesterov's form with the same beta."

@@ -21,7 +21,7 @@ class FedBABU(Method):
     Before it is served, every client tunes the whole model on its own samples."""
 
     title = "FedBABU"
-    paper = "Oh et al. 2022, Algorithm 1; tune_epochs = 5 as in section 5.2 and the authors' option ft_ep"
+    paper = "Oh et al. 2022, Algorithm 1; tune_epochs = 5 as the authors' option ft_ep"
     elsewhere = (
         "One code base zeroes the classifier's gradient but lets weight decay and momentum move it; one tunes for "
         "ten epochs, and once, after the last round, so that its curve over rounds is of untuned models."

@@ -63,7 +63,7 @@ class Scaffold(Method):
         return job.grad(theta, batches[0]).add_(job.start.notes["shift"])
 
     def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
-        lr = job.phase.lr * job.fed.settings.lr_decay**job.round
+        lr = job.phase.lr * job.fed.settings.pace(job.round)
         pace = ends[-1].new_full((1,), job.steps * lr)  # K eta
         if not job.steps:
             return job.reply(ends[-1], pace=pace), job.remember(ends[-1])

@@ -17,7 +17,7 @@ PARTITIONS = {  # setting -> the partitions that use it
     "clients_each": ("domain",),
 }
 NEVER_DEFAULT = ("classes_each", "shards_each")  # their partitions are no data set's default
-NO_MEAN = ("local", "fedfomo")  # methods that a robust mean cannot change
+NO_MEAN = ("local", "fedfomo", "fedamp", "pfedgraph")  # methods that a robust mean cannot change
 IN_PARTITION_FILE = (*PARTITIONS, "minimum", "test")
 
 

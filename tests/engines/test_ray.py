@@ -125,6 +125,7 @@ def test_whoever_leaves_loopback_is_warned(
     [
         ({"engine": "rai"}, "engine = "),
         ({"engine": "ray", "address": "ray://here:10001"}, "address = .*HOST:PORT"),
+        ({"engine": "ray", "address": "10.0.0.5:65536"}, "address = '10.0.0.5:65536': must be HOST:PORT"),
         ({"engine": "pool", "address": "auto"}, "address = 'auto' has no effect with the engine 'pool'"),
         ({"engine": "serial", "workers": 2}, "workers = 2 has no effect with the engine 'serial'"),
     ],

@@ -2,6 +2,7 @@
 two Ray workers against the pool.
 
     python benchmarks/scaling.py --out benchmarks/scaling.json [--only driver|many|rate|train|profile]
+    python benchmarks/scaling.py --against DIR      # the driver's seconds beside those of another checkout
 
 The clients of `driver` and `many` do not train (benchmarks/echo.py), so that the time is that of the server and the
 engine. Each measurement is a process of its own. Processor seconds count all threads of the driver; those of Ray are
@@ -182,10 +183,11 @@ def train(asked: dict[str, Any]) -> dict[str, Any]:
     return {"client_cpu": round(min(used_up) / (2 * samples) * 300 * 5, 3)}
 
 
-def measured(what: str, asked: dict[str, Any]) -> dict[str, Any]:
-    """In a process of its own."""
+def measured(what: str, asked: dict[str, Any], checkout: Path = HERE.parent) -> dict[str, Any]:
+    """In a process of its own, with the code of this checkout."""
     command = [sys.executable, __file__, "--one", json.dumps([what, asked])]
-    out = subprocess.run(command, capture_output=True, text=True)
+    env = {**os.environ, "PYTHONPATH": str(checkout.resolve() / "src")}
+    out = subprocess.run(command, capture_output=True, text=True, env=env)
     assert out.returncode == 0, out.stderr[-3000:]
     found = {**asked, **json.loads(out.stdout.splitlines()[-1])}
     print(what, json.dumps(found), flush=True)
@@ -214,15 +216,43 @@ def plan(only: str) -> list[tuple[str, dict[str, Any]]]:
     return cells
 
 
+def against(other: Path, engine: str) -> dict[str, Any]:
+    """The driver's processor seconds of three processes in turn with the code here and in another checkout."""
+    found = {}
+    for model, clients in (("0.25 MB", 1000), ("9 MB", 100)):
+        what = {"model": model, "clients": clients, "each_round": clients, "engine": engine, "rounds": 3}
+        here, there = [], []
+        for _ in range(3):
+            there.append(measured("driver", what, other)["driver_cpu"])
+            here.append(measured("driver", what)["driver_cpu"])
+        found[model] = {
+            "clients": clients,
+            "engine": engine,
+            "there": there,
+            "here": here,
+            "best": round(min(here) / min(there), 2),
+            "median": round(sorted(here)[1] / sorted(there)[1], 2),
+        }
+        print(json.dumps(found[model]), flush=True)
+    return found
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--out", type=Path)
     options.add_argument("--only", default="", choices=["", "driver", "many", "rate", "train", "profile"])
+    options.add_argument("--against", type=Path, help="another checkout")
+    options.add_argument("--engine", default="ray", choices=["ray", "pool", "serial"], help="for --against")
     options.add_argument("--one", help=argparse.SUPPRESS)
     asked = options.parse_args()
     if asked.one:
         what, cell = json.loads(asked.one)
         print(json.dumps({"driver": driver, "rate": rate, "train": train, "profile": profile}[what](cell)))
+        return
+    if asked.against:
+        found = against(asked.against, asked.engine)
+        if asked.out:
+            asked.out.write_text(json.dumps({"against": found}, indent=1) + "\n")
         return
     report: dict[str, Any] = json.loads(asked.out.read_text()) if asked.out and asked.out.is_file() else {}
     report["cores"] = os.cpu_count()

@@ -24,7 +24,9 @@ setup(
                 "-fvisibility=hidden",
                 "-ffp-contract=off",
                 "-Wno-psabi",
+                "-pthread",
             ],
+            extra_link_args=["-pthread"],
             language="c++",
             optional=True,
         )

@@ -42,7 +42,7 @@ LOOPS = Path(__file__).parent / "peers_loops"
 PARTS = {
     "mixing": [(Rows, "mixes")],
     "sealing": [(Wire, "sealed_messages"), (Wire, "sealed")],
-    "guarding": [(loop, "_usable"), (loop, "_judge"), (loop, "_checked")],
+    "guarding": [(loop, "_looked_at"), (loop, "_usable"), (loop, "_judge"), (loop, "_checked")],
     "saving": [(Saver, "_commit"), (Saver, "save")],
 }
 

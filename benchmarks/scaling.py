@@ -1,7 +1,7 @@
 """What a Ray cluster costs the driver, in seconds and memory, against clients a round and the size of the model; and
 two Ray workers against the pool.
 
-    python benchmarks/scaling.py --out benchmarks/scaling.json [--only driver|many|rate|train|profile]
+    python benchmarks/scaling.py --out benchmarks/scaling.json [--only driver|many|rate|train|profile|checks]
 
 The clients of `driver` and `many` do not train (benchmarks/echo.py), so that the time is that of the server and the
 engine. Each measurement is a process of its own. Processor seconds count all threads of the driver; those of Ray are
@@ -150,6 +150,36 @@ def profile(asked: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": round(total, 3), "shares": {k: round(v, 3) for k, v in shares.most_common(10)}}
 
 
+def checks(asked: dict[str, Any]) -> dict[str, Any]:
+    """Milliseconds of a processor that the checks of one reply take, without engine and mean."""
+    import torch
+
+    from pfedsim.core import server
+    from pfedsim.core.engine import Done
+    from pfedsim.core.job import Work
+    from pfedsim.core.method import Reply
+
+    torch.set_num_threads(1)
+    name, shape = MODELS[asked["model"]]
+    clients = range(asked["clients"])
+    s = session("fedavg", federation(len(clients), shape), model=name, join=1.0, rounds=4, engine="serial")
+    before = s.begin()
+    works = [Work(i, 0, m, "train") for i, m in server.send(s.side, before, clients, "train").items()]
+    replies = [Reply(w.client, 1.0, w.message.model * 0.999, round=0, task="train") for w in works]
+    took = []
+    for _ in range(5):
+        began = time.thread_time()
+        wave = [
+            server._looked_at(s.side, w, Done(w.client, reply))
+            for w, reply in zip(works, replies, strict=True)
+        ]
+        good = server._usable(s.side, wave, {}, [])
+        server._judge(s.side, before, wave, good, [])
+        took.append((time.thread_time() - began) / len(works) * 1000)
+        assert len(good) == len(works)
+    return {"ms_best": round(min(took), 3), "ms_median": round(sorted(took)[2], 3)}
+
+
 def rate(asked: dict[str, Any]) -> dict[str, Any]:
     """Clients of 300 samples, five epochs of LeNet5, on two workers."""
     where = federation(40, (3, 32, 32), each=600)
@@ -182,6 +212,9 @@ def train(asked: dict[str, Any]) -> dict[str, Any]:
     return {"client_cpu": round(min(used_up) / (2 * samples) * 300 * 5, 3)}
 
 
+KINDS = {"driver": driver, "rate": rate, "train": train, "profile": profile, "checks": checks}
+
+
 def measured(what: str, asked: dict[str, Any]) -> dict[str, Any]:
     """In a process of its own."""
     command = [sys.executable, __file__, "--one", json.dumps([what, asked])]
@@ -209,6 +242,8 @@ def plan(only: str) -> list[tuple[str, dict[str, Any]]]:
         cells.append(("train", {"model": model, "backend": backend, "samples": samples}))
     for model in MODELS if only in ("", "profile") else ():
         cells.append(("profile", {"model": model, "clients": 100 if model == "9 MB" else 1000}))
+    for model in MODELS if only in ("", "checks") else ():
+        cells.append(("checks", {"model": model, "clients": 40 if model == "9 MB" else 300}))
     for engine in ("pool", "ray") * 3 if only in ("", "rate") else ():
         cells.append(("rate", {"engine": engine, "rounds": 2}))
     return cells
@@ -217,12 +252,12 @@ def plan(only: str) -> list[tuple[str, dict[str, Any]]]:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--out", type=Path)
-    options.add_argument("--only", default="", choices=["", "driver", "many", "rate", "train", "profile"])
+    options.add_argument("--only", default="", choices=["", *KINDS, "many"])
     options.add_argument("--one", help=argparse.SUPPRESS)
     asked = options.parse_args()
     if asked.one:
         what, cell = json.loads(asked.one)
-        print(json.dumps({"driver": driver, "rate": rate, "train": train, "profile": profile}[what](cell)))
+        print(json.dumps(KINDS[what](cell)))
         return
     report: dict[str, Any] = json.loads(asked.out.read_text()) if asked.out and asked.out.is_file() else {}
     report["cores"] = os.cpu_count()

@@ -50,7 +50,7 @@ ALLOWED = {  # room -> which of our rooms it may import
     **dict.fromkeys(FOUNDATION - LEAVES, FOUNDATION),
     "core.rows": {*FOUNDATION, "backends"},  # its sums run in native code where there is any
     "core.method": FOUNDATION,
-    "core.wire": {"core.method"},
+    "core.wire": {"core.method", "backends"},  # its norms run in native code where there is any
     "core.job": LINE,
     "core.purity": {"errors", "core.rows"},
     "core.engine": {"errors", "core.job", "core.method"},

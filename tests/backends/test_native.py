@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import math
 import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
@@ -622,3 +624,50 @@ net.grad(torch.randn(layout.size), torch.zeros(0), torch.randn(5, 4), torch.zero
 assert all(torch.equal(a, b) for a, b in zip(before, results())) and float(before[2][0]) > 0
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@given(st.integers(1, 20), st.integers(1, 9), st.integers(1, 40), st.integers(0, 9))
+def test_a_mean_has_the_same_bits_on_any_number_of_threads(
+    rows: int, threads: int, thousands: int, more: int
+) -> None:
+    draw = torch.Generator().manual_seed(rows)
+    held = [torch.randn(thousands * 512 + more, generator=draw) for _ in range(rows)]
+    table = torch.rand(2, rows, generator=draw).tolist()
+    for one, several in zip(native.mix(held, table), native.mix(held, table, threads), strict=True):
+        assert one.equal(several)
+
+
+@given(st.lists(st.integers(0, 120), min_size=2, max_size=8), st.booleans(), st.integers(0, 99))
+def test_squares_are_sixteen_sums_in_the_order_of_entries(
+    edges: list[int], from_start: bool, seed: int
+) -> None:
+    edges = sorted({*edges, 0, 121})
+    spans = list(zip(edges[::2], edges[1::2], strict=False))
+    draw = np.random.default_rng(seed)
+    row, start = draw.normal(size=(2, 121)).astype(np.float32)
+    sums = [0.0] * 16
+    sent = np.zeros(121, bool)
+    for first, last in spans:
+        sent[first:last] = True
+        for at in range(first, last):
+            step = row[at] - start[at] if from_start else row[at]
+            sums[(at - first) % 16] += float(step) * float(step)
+    wanted = 0.0
+    for one in sums:
+        wanted += one
+    row[~sent] = np.nan
+    given = torch.tensor(spans), torch.from_numpy(start) if from_start else None
+    assert native.squares(torch.from_numpy(row), *given) == wanted
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_squares_are_finite_exactly_if_all_entries_are(bad: float) -> None:
+    row, spans = torch.full((100,), 3e38), torch.tensor([[0, 40], [41, 100]])
+    row[40] = bad
+    assert 0 < native.squares(row, spans) < float("inf")
+    for place in (0, 39, 41, 99):
+        spoilt = row.clone()
+        spoilt[place] = bad
+        assert not math.isfinite(native.squares(spoilt, spans))
+    with pytest.raises(ValueError, match=r"a step to \(100,\) entries"):
+        native.squares(row, spans, torch.zeros(99))

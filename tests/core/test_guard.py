@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -8,11 +9,13 @@ import small
 import torch
 from torch import Tensor
 
+from pfedsim.backends import native
 from pfedsim.core.guard import FAR, far, flaw, lengths, longest, objection
 from pfedsim.core.job import Job, Work
 from pfedsim.core.method import Fed, Memory, Message, Method, Reply, ServerState
 from pfedsim.core.rows import Pairs, Rows
 from pfedsim.core.wire import Field, Wire, is_finite
+from pfedsim.runs.setup import Session
 
 
 @dataclass(frozen=True)
@@ -34,9 +37,14 @@ GOOD = Reply(
 WORK = Work(1, 4, Message("train", S.fed.initial), "train")
 
 
+def judgement(s: Session, work: Work, reply: Reply, declared: float = math.inf) -> str | None:
+    moved = lengths(work.message, reply, s.side.wire)
+    return objection(s.method, s.fed, s.side.wire, work, reply, moved, declared)
+
+
 def objected(reply: Reply, declared: float = 20.0) -> str | None:
     try:
-        return objection(S.method, S.fed, S.side.wire, WORK, S.side.wire.proper(reply), declared)
+        return judgement(S, WORK, S.side.wire.proper(reply), declared)
     except TypeError as error:
         return str(error)
 
@@ -108,13 +116,13 @@ def test_extra_models_are_judged_by_what_was_sent() -> None:
     two = torch.zeros(2, s.fed.layout.size).masked_fill(s.side.wire.kept, float("nan"))
     work = Work(0, 0, Message("train", s.fed.initial), "train")
     reply = Reply(0, 1.0, None, models={"two": two}, round=0, task="train")
-    assert objection(s.method, s.fed, s.side.wire, work, reply) is None
+    assert judgement(s, work, reply) is None
     as_extra = replace(reply, models={}, extra={"two": two})
-    assert objection(s.method, s.fed, s.side.wire, work, as_extra) == (
+    assert judgement(s, work, as_extra) == (
         "two is not finite"  # what is no model is sent as it is, however wide
     )
     two[1, 0] = float("nan")
-    assert objection(s.method, s.fed, s.side.wire, work, reply) == "two is not finite"
+    assert judgement(s, work, reply) == "two is not finite"
 
 
 @dataclass(frozen=True)
@@ -150,7 +158,8 @@ def moved(client: int, distance: float) -> tuple[Message, Reply]:
 def judged(
     *wave: tuple[Message, Reply], before: dict[int, float] | None = None, model: float = 1.0
 ) -> dict[int, tuple[float, str]]:
-    return far(lengths(wave, S.side.wire), before or {}, lambda: model)
+    steps = {reply.client: lengths(message, reply, S.side.wire)["model"] for message, reply in wave}
+    return far({"model": steps}, before or {}, lambda: model)
 
 
 @pytest.mark.parametrize(("distance", "times"), [(0.9, None), (1.2, 120), (1e4, 1_000_000)])
@@ -219,3 +228,30 @@ def test_a_vector_is_finite_when_each_of_its_entries_is(entries: list[float], fi
     kept = torch.tensor([False, True, False])
     others = Field("model", vector, True)
     assert Wire(kept).is_finite(others) is bool(vector[~kept].isfinite().all())
+
+
+@pytest.mark.parametrize("library", [True, False])
+def test_a_length_has_only_what_was_sent_with_the_native_library_and_without(
+    library: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not library:
+        monkeypatch.setattr(native, "available", lambda: False)
+    draw = torch.Generator().manual_seed(3)
+    kept = torch.rand(400_000, generator=draw) < 0.01  # several pieces
+    sent, model = torch.randn(2, len(kept), generator=draw)
+    wire = Wire(kept)
+    step = (model - sent)[~kept].double().norm()
+    model[kept] = float("nan")
+    assert wire.norm(model, sent) == pytest.approx(float(step), rel=1e-12)
+    two = torch.stack([model, model])
+    long = model[~kept].double().norm() * 2**0.5
+    assert wire.norm(two) == pytest.approx(float(long), rel=1e-12)
+    model[int((~kept).nonzero()[7])] = float("nan")
+    assert math.isnan(wire.norm(model, sent))
+
+
+def test_a_step_beyond_float32_is_far_but_finite() -> None:
+    sent, model = torch.full((SIZE,), -3e38), torch.full((SIZE,), 3e38)
+    work, reply = Work(1, 4, Message("train", sent), "train"), replace(GOOD, model=model)
+    assert lengths(work.message, reply, S.side.wire)["model"] == math.inf
+    assert judgement(S, work, reply) is None

@@ -9,11 +9,15 @@ import small
 import torch
 from torch import Tensor
 
+from pfedsim.backends import native
+from pfedsim.core import rows as rows_module
+from pfedsim.core import server as server_module
 from pfedsim.core.client import run_client
 from pfedsim.core.engine import Engine
 from pfedsim.core.job import Job, Work
 from pfedsim.core.layout import Layout
 from pfedsim.core.method import Fed, Memory, Message, Method, Reply, ServerState
+from pfedsim.core.rows import weighted_mean
 from pfedsim.errors import HookError
 from pfedsim.runs.setup import Session
 
@@ -473,3 +477,61 @@ def test_a_client_whose_data_cannot_be_read_is_absent(workers: int) -> None:
     scores = small.score(s, found[-1].state, engine)
     engine.close()
     assert [c.samples for c in scores.clients] == [10, 0, 10, 10]
+
+
+def test_a_reply_is_looked_at_as_it_comes_and_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, int]] = []
+
+    class Backwards(Confused):
+        def run(self, task: str, works: Sequence[Work], deadline: float | None = None) -> Any:
+            for done in self.engine.run(task, works[::-1], deadline):
+                told.append(("came", done.client))
+                yield done
+
+    judge = server_module.objection
+    monkeypatch.setattr(
+        server_module,
+        "objection",
+        lambda *given: told.append(("looked at", given[3].client)) or judge(*given),
+    )
+    s = small.session(rounds=1)
+    (only,) = rounds(s, Backwards(s.engine))  # type: ignore[arg-type]
+    assert told == [(what, i) for i in (3, 2, 1, 0) for what in ("came", "looked at")]
+    assert [r.client for r in only.replies] == [0, 1, 2, 3]
+    (forwards,) = rounds(small.session(rounds=1))
+    sent = ~s.worker.wire.kept
+    assert only.state.server.model[sent].equal(forwards.state.server.model[sent])
+    assert only.state.server.steps == forwards.state.server.steps
+
+
+@dataclass(frozen=True)
+class Means(Method):
+    """Means in both hooks of the server."""
+
+    def send(self, fed: Fed, server: ServerState, clients: Sequence[int], task: str) -> dict[int, Message]:
+        again = weighted_mean([(1.0, server.model), (1.0, server.model)])
+        return {i: Message(task, again) for i in clients}
+
+
+def test_means_of_the_server_use_all_cores_of_the_run_and_clients_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used: list[int] = []
+    mix = native.mix
+    monkeypatch.setattr(rows_module, "WORTH", 1)
+    monkeypatch.setattr(
+        native, "mix", lambda vectors, table, threads: used.append(threads) or mix(vectors, table)
+    )
+    s = small.session(Means(), rounds=1, engine="serial")
+    rounds(replace(s, side=replace(s.side, cores=3)))
+    assert used == [3, 3]
+    used.clear()
+    rounds(s)
+    assert used == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("words", "cores"), [({"engine": "serial"}, 1), ({"engine": "pool", "workers": 3}, 3)]
+)
+def test_the_server_has_the_cores_of_the_pool(words: dict[str, Any], cores: int) -> None:
+    assert small.session(**words).side.cores == cores

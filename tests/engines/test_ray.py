@@ -4,8 +4,10 @@ a real Ray run where it is installed: pip install 'pfedsim[ray]' && python -m py
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -125,6 +127,7 @@ def test_whoever_leaves_loopback_is_warned(
     [
         ({"engine": "rai"}, "engine = "),
         ({"engine": "ray", "address": "ray://here:10001"}, "address = .*HOST:PORT"),
+        ({"engine": "ray", "address": "10.0.0.5:65536"}, "address = '10.0.0.5:65536': must be HOST:PORT"),
         ({"engine": "pool", "address": "auto"}, "address = 'auto' has no effect with the engine 'pool'"),
         ({"engine": "serial", "workers": 2}, "workers = 2 has no effect with the engine 'serial'"),
     ],
@@ -143,6 +146,40 @@ def test_an_address_at_which_nobody_listens_is_refused_before_anything_is_writte
     with pytest.raises(Error, match=r"nobody answers at 127\.0\.0\.1:1 "):
         pfedsim.train(digits, "fedavg", tmp_path / "a", engine="ray", address="127.0.0.1:1", rounds=1)
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        (b"", "nobody answers at .* \\(timed out\\)"),
+        (b"SSH-2.0-x\r\n", "what answers at .* is not Ray"),
+        (bytes([0, 0, 6, 4]), None),
+    ],
+)
+def test_what_answers_must_speak_as_ray_does(
+    says: bytes, why: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actors_module, "find_spec", lambda _: True)
+    monkeypatch.setattr(actors_module, "ANSWERS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        held: list[socket.socket] = []
+
+        def answer() -> None:
+            held.append(listener.accept()[0])
+            held[0].sendall(says)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        try:
+            if why is None:
+                Actors(Small(Method()), (), address)
+            else:
+                with pytest.raises(Error, match=why):
+                    Actors(Small(Method()), (), address)
+        finally:
+            thread.join()
+            held[0].close()
 
 
 def test_serial_and_pool_can_be_asked_for(digits: Federation, tmp_path: Path) -> None:

@@ -64,7 +64,8 @@ def _library() -> ctypes.CDLL | None:
             "descend": ([p, p, p, p, p, p, p, p, n, p, n, d, d, d, p], ctypes.c_int),
             "space": ([p, n, n], n),
             "peak": ([c, n], n),
-            "mix": ([p, p, p, n, n, n, p], None),
+            "mix": ([p, p, p, n, n, n, n, p], None),
+            "squares": ([p, p, p, n], d),
             "move": ([p, p, d, n], None),
         }
         if not all(hasattr(library, f"pfedsim_{name}") for name in signatures):
@@ -106,9 +107,9 @@ def peak(kernels: str = "auto", turns: int = 2_000_000) -> float:
     return float(library.pfedsim_peak(kernels.encode(), turns))
 
 
-def mix(rows: Sequence[Tensor], table: Sequence[Sequence[float]]) -> list[Tensor]:
+def mix(rows: Sequence[Tensor], table: Sequence[Sequence[float]], threads: int = 1) -> list[Tensor]:
     """sum(w row) / sum(w) for each line of weights, row by row in the given order, in float64: the bits of
-    `rows.weighted_means`."""
+    `rows.weighted_means`, on any number of threads."""
     library = _library()
     assert library is not None
     held = [_floats(row) for row in rows]
@@ -127,10 +128,21 @@ def mix(rows: Sequence[Tensor], table: Sequence[Sequence[float]]) -> list[Tensor
     means = [torch.empty_like(held[0]) for _ in table]
     weights = torch.tensor(table, dtype=torch.float64)
     sums = torch.tensor(totals, dtype=torch.float64)
-    library.pfedsim_mix(
-        _pointers(held), _at(weights), _at(sums), len(held), len(means), held[0].numel(), _pointers(means)
-    )
+    size = held[0].numel()
+    out = _pointers(means)
+    library.pfedsim_mix(_pointers(held), _at(weights), _at(sums), len(held), len(means), size, threads, out)
     return means
+
+
+def squares(row: Tensor, spans: Tensor, start: Tensor | None = None) -> float:
+    """The sum of squares of a vector's entries, or of their differences from `start`, in these spans (first, last) of
+    it, in float64: finite exactly if all of them are."""
+    library = _library()
+    assert library is not None
+    row, start = _floats(row), None if start is None else _floats(start)
+    if row.ndim != 1 or (start is not None and start.shape != row.shape):
+        raise ValueError(f"a step to {tuple(row.shape)} entries")
+    return float(library.pfedsim_squares(row.data_ptr(), _at(start), spans.data_ptr(), len(spans)))
 
 
 def move(values: Tensor, step: Tensor, lr: float) -> None:

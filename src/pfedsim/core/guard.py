@@ -15,14 +15,22 @@ from pfedsim.core.wire import Field, Wire, fields
 FAR = 100  # times as far as others: beyond what uneven clients cause, below an exploding learning rate
 ABSURD = 10_000  # times as far: no training explains it
 FEWEST = 3  # clients that have a median to speak of
-Steps = Mapping[int, float]
+Steps = Mapping[int, float]  # by client
+Lengths = Mapping[str, float]  # by name of a model
 
 
 def objection(
-    method: Method, fed: Fed, wire: Wire, work: Work, reply: Reply, declared: float = math.inf
+    method: Method,
+    fed: Fed,
+    wire: Wire,
+    work: Work,
+    reply: Reply,
+    lengths: Lengths,
+    declared: float = math.inf,
 ) -> str | None:
     """Why this proper reply to `work` must not be aggregated, or None: its own; to this task; exact names and
-    shapes; finite where it was sent; a loss that is a number; at most as many samples as the client `declared`."""
+    shapes; finite where it was sent; a loss that is a number; at most as many samples as the client `declared`.
+    `lengths`: of this reply; a model whose length is finite is so itself."""
     if reply.client != work.client:
         return f"it says that it comes from client {reply.client}"
     if (reply.round, reply.task) != (work.round, work.purpose):
@@ -37,7 +45,7 @@ def objection(
         name, tensor = field.name, field.tensor
         if tuple(tensor.shape) != tuple(expected[name]):
             return f"{name} has shape {tuple(tensor.shape)}, expected {tuple(expected[name])}"
-        if not wire.is_finite(field):
+        if not math.isfinite(lengths.get(name, math.inf)) and not wire.is_finite(field):
             return f"{name} is not finite" + _where(fed, field, wire)
     if not (math.isfinite(reply.weight) and reply.weight > 0):
         return f"its weight is {reply.weight}"
@@ -48,16 +56,10 @@ def objection(
     return None
 
 
-def lengths(wave: Iterable[tuple[Message, Reply]], wire: Wire) -> dict[str, dict[int, float]]:
-    """By name of a model and client: how far it moved from the model that was sent; further models: how long they
-    are."""
-    found: dict[str, dict[int, float]] = {}
-    for message, reply in wave:
-        for name, tensor, is_model in fields(reply):
-            if is_model:
-                start = message.model if name == "model" else None
-                found.setdefault(name, {})[reply.client] = wire.norm(tensor, start)
-    return found
+def lengths(message: Message, reply: Reply, wire: Wire) -> Lengths:
+    """How far the model of a proper reply moved from the one that was sent; how long its further models are."""
+    starts = {"model": message.model}
+    return {f.name: wire.norm(f.tensor, starts.get(f.name)) for f in fields(reply) if f.is_model}
 
 
 def far(

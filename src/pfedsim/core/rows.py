@@ -3,7 +3,9 @@ changing gives a new one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Row = TypeVar("Row")
+WORTH = 1 << 20  # entries of all rows for which another thread is worth its start
+_cores: ContextVar[int] = ContextVar("_cores", default=1)
 
 
 class Rows:
@@ -64,6 +68,16 @@ def _some(rows: Mapping[int, Row], count: int, turn: int) -> list[tuple[int, Row
     return list(islice(rows.items(), turn % step, None, step))
 
 
+@contextmanager
+def on_cores(count: int) -> Iterator[None]:
+    """Means use so many cores meanwhile, each for some of the entries, which changes no bit."""
+    token = _cores.set(count)
+    try:
+        yield
+    finally:
+        _cores.reset(token)
+
+
 def weighted_mean(terms: Iterable[tuple[float, Tensor]]) -> Tensor:
     """sum(w v) / sum(w), term by term in the given order, in float64; float32 out."""
     terms = list(terms)
@@ -79,7 +93,8 @@ def weighted_means(vectors: Sequence[Tensor], table: Sequence[Sequence[float]]) 
     if any(not any(weights) for weights in table):
         raise ValueError("a mean of nothing")
     if native.available() and all(v.dtype == torch.float32 and v.device.type == "cpu" for v in vectors):
-        return native.mix(vectors, table)
+        entries = sum(v.numel() for v in vectors) * len(table)
+        return native.mix(vectors, table, max(1, min(_cores.get(), entries // WORTH)))
     means = []
     for weights in table:
         total, weight = torch.zeros_like(vectors[0], dtype=torch.float64), 0.0

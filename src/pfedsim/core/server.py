@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from pfedsim.core import guard as guards
 from pfedsim.core import optimisers, robust
 from pfedsim.core.engine import Absent, Done, Engine, refuse_if_all_failed
-from pfedsim.core.guard import FEWEST, far, flaw, lengths, longest, objection
+from pfedsim.core.guard import FEWEST, Lengths, far, flaw, lengths, longest, objection
 from pfedsim.core.hooks import hook
 from pfedsim.core.job import Work
 from pfedsim.core.method import Fed, Memory, Message, Method, Reply, ServerState
 from pfedsim.core.purity import unchanged
-from pfedsim.core.rows import Rows
+from pfedsim.core.rows import Rows, on_cores
 from pfedsim.core.seeds import generator
 from pfedsim.core.wire import Wire
 from pfedsim.errors import Error, HookError
@@ -29,8 +29,7 @@ REJECTED = "rejected"  # the event of a reply that must not count
 ABSURD = "absurd"  # the event of a reply that moved too far and counts
 NO_EFFECT = "no effect"  # the event of a defence that the method does not use
 Event = dict[str, Any]
-Wave = list[tuple[Work, Done | Absent]]
-Good = dict[int, tuple[Message, Reply]]  # client -> what it was sent and what it replied
+Good = dict[int, Reply]  # by client
 Observer = Callable[[Work, Done | Absent], None]
 
 
@@ -38,7 +37,8 @@ Observer = Callable[[Work, Done | Absent], None]
 class Coordinator:
     """The server's side of a run. `declared`: how many train samples each client said it holds. `observers`
     hear of every client's work and result: who times or counts needs no engine of its own. `deadline`: seconds
-    after which a wave ends without those who have not answered."""
+    after which a wave ends without those who have not answered. `cores`: of this machine, which means may use while
+    no client works."""
 
     method: Method
     fed: Fed
@@ -47,6 +47,7 @@ class Coordinator:
     declared: Sequence[int] | None = None
     observers: tuple[Observer, ...] = ()
     deadline: float | None = None
+    cores: int = 1
 
     def begin(self) -> ServerState:
         """The server before the first round; nobody remembers anything."""
@@ -86,6 +87,17 @@ class State:
 
 
 @dataclass(frozen=True, eq=False)
+class Answer:
+    """A client's result, and what the server found in it. `why`: it must not be aggregated, or nothing."""
+
+    work: Work
+    done: Done | Absent
+    reply: Reply | None = None
+    why: str = ""
+    lengths: Lengths = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
 class Round:
     """What came of one round."""
 
@@ -120,13 +132,14 @@ def run_rounds(
                     )
             server, wave, good = _waved(side, server, task, clients, traffic, events)
             proven = proven or bool(good)
-            failing |= {done.client for _, done in wave if isinstance(done, Absent) and done.trace}
+            absent = [one.done for one in wave if isinstance(one.done, Absent)]
+            failing |= {done.client for done in absent if done.trace}
             if len(wave) >= FEWEST or (not proven and len(failing) >= min(2, fed.clients)):
-                refuse_if_all_failed([done for _, done in wave if isinstance(done, Absent)], len(wave))
+                refuse_if_all_failed(absent, len(wave))
         server = replace(server, round=server.round + 1)
-        replies = tuple(reply for _, reply in good.values())
-        yield Round(server, tuple(work.client for work, _ in wave), replies, traffic, tuple(events))
-        del wave, good, replies  # their models make room for the next round's
+        asked = tuple(one.work.client for one in wave)
+        yield Round(server, asked, tuple(good.values()), traffic, tuple(events))
+        del wave, good, absent  # their models make room for the next round's
 
 
 def last_wave(side: Coordinator, server: ServerState) -> Round | None:
@@ -136,9 +149,9 @@ def last_wave(side: Coordinator, server: ServerState) -> Round | None:
     traffic: Traffic = {}
     events: list[Event] = []
     server, wave, good = _waved(side, server, task, range(side.fed.clients), traffic, events)
-    refuse_if_all_failed([done for _, done in wave if isinstance(done, Absent)], len(wave))
-    replies = tuple(reply for _, reply in good.values())
-    return Round(server, tuple(work.client for work, _ in wave), replies, traffic, tuple(events))
+    refuse_if_all_failed([one.done for one in wave if isinstance(one.done, Absent)], len(wave))
+    asked = tuple(one.work.client for one in wave)
+    return Round(server, asked, tuple(good.values()), traffic, tuple(events))
 
 
 def _waved(
@@ -148,17 +161,17 @@ def _waved(
     clients: Sequence[int],
     traffic: Traffic,
     events: list[Event],
-) -> tuple[ServerState, Wave, Good]:
-    """The server after one wave, every client's result, and the replies that counted."""
+) -> tuple[ServerState, list[Answer], Good]:
+    """The server after one wave, every client's answer, and the replies that counted."""
     # 2. Send: every client gets its message.
     messages = send(side, server, clients, task)
     works = [Work(i, server.round, messages[i], task) for i in sorted(messages)]
-    # 3. Work: results come in any order and are taken in the order of clients.
+    # 3. Work: results come in any order, are looked at as they come and taken in the order of clients.
     with unchanged("the work of a client", server.round, server=server, messages=messages):
         wave = _worked(side, works, events)
     # 4. Guard: what cannot be used becomes an event.
     good = _usable(side, wave, traffic, events)
-    moved = _judge(side, server, good, events)
+    moved = _judge(side, server, wave, good, events)
     # 5. Aggregate; a method must learn that it asked in vain, or it would ask for ever.
     if good or task != "train":
         means = robust.taken
@@ -181,68 +194,75 @@ def _waved(
     return server, wave, good
 
 
-def _worked(side: Coordinator, works: Sequence[Work], events: list[Event]) -> Wave:
-    """Every client's result in the order of clients; one that does not come is Absent, one that nobody asked for an
+def _worked(side: Coordinator, works: Sequence[Work], events: list[Event]) -> list[Answer]:
+    """Every client's answer in the order of clients; one that does not come is Absent, one that nobody asked for an
     event."""
-    results: dict[int, Done | Absent] = {}
-    asked = {work.client for work in works}
+    asked = {work.client: work for work in works}
+    answers: dict[int, Answer] = {}
     for done in side.engine.run("train", works, side.deadline):
-        if done.client in asked and done.client not in results:
-            results[done.client] = done
+        if done.client in asked and done.client not in answers:
+            answers[done.client] = _looked_at(side, asked[done.client], done)
         else:
             why = "this result came twice" if done.client in asked else "nobody asked for this result"
             events.append(
                 {"event": REJECTED, "round": works[0].round + 1, "client": done.client, "why": why}
             )
-    wave = [(work, results.get(work.client) or Absent(work.client, "no result came")) for work in works]
-    for work, done in wave:
+    wave = []
+    for work in works:
+        none = Answer(work, Absent(work.client, "no result came"))
+        wave.append(answers.get(work.client, none))
         for observer in side.observers:
-            observer(work, done)
+            observer(work, wave[-1].done)
     return wave
 
 
-def _usable(side: Coordinator, wave: Wave, traffic: Traffic, events: list[Event]) -> Good:
+def _looked_at(side: Coordinator, work: Work, done: Done | Absent) -> Answer:
+    """A result and what is wrong with it. This is done as it comes, while others still work."""
+    given = done.reply if isinstance(done, Absent) else done.result
+    if given is None and isinstance(done, Absent):
+        return Answer(work, done)
+    try:
+        reply = side.wire.proper(given)
+    except TypeError as error:
+        return Answer(work, done, None, str(error))
+    if isinstance(done, Absent):
+        return Answer(work, done, reply)
+    moved = lengths(work.message, reply, side.wire)
+    most = math.inf if side.declared is None else side.declared[work.client]
+    with hook(side.method, "replies", round=work.round):
+        why = objection(side.method, side.fed, side.wire, work, reply, moved, most) or done.flaw
+    return Answer(work, done, reply, why, moved)
+
+
+def _usable(side: Coordinator, wave: Sequence[Answer], traffic: Traffic, events: list[Event]) -> Good:
     """The replies that are what the method declares, in the order of clients; counts bytes and writes events."""
     good: Good = {}
-    for work, done in wave:
-        about = {"round": work.round + 1, "client": work.client}
-        reply, why = _proper(side, done)
-        down, up = traffic.get(work.client, (0, 0))
-        sent = 0 if reply is None else side.wire.bytes(reply)
-        traffic[work.client] = down + side.wire.bytes(work.message), up + sent
-        if isinstance(done, Absent):
-            events.append({"event": done.event, **about, "why": done.why})
-            continue
-        if reply is not None:
-            most = math.inf if side.declared is None else side.declared[work.client]
-            with hook(side.method, "replies", round=work.round):
-                why = objection(side.method, side.fed, side.wire, work, reply, most) or done.flaw
-        if why or reply is None:
-            events.append({"event": REJECTED, **about, "why": why})
+    for one in wave:
+        about = {"round": one.work.round + 1, "client": one.work.client}
+        down, up = traffic.get(one.work.client, (0, 0))
+        sent = 0 if one.reply is None else side.wire.bytes(one.reply)
+        traffic[one.work.client] = down + side.wire.bytes(one.work.message), up + sent
+        if isinstance(one.done, Absent):
+            events.append({"event": one.done.event, **about, "why": one.done.why})
+        elif one.why or one.reply is None:
+            events.append({"event": REJECTED, **about, "why": one.why})
         else:
-            good[work.client] = work.message, reply
+            good[one.work.client] = one.reply
     return good
 
 
-def _proper(side: Coordinator, done: Done | Absent) -> tuple[Reply | None, str]:
-    """A result's reply as plain values, or what is wrong with it."""
-    reply = done.reply if isinstance(done, Absent) else done.result
-    if reply is None and isinstance(done, Absent):
-        return None, ""
-    try:
-        return side.wire.proper(reply), ""
-    except TypeError as error:
-        return None, str(error)
-
-
 def _judge(
-    side: Coordinator, server: ServerState, good: Good, events: list[Event]
+    side: Coordinator, server: ServerState, wave: Sequence[Answer], good: Good, events: list[Event]
 ) -> Mapping[str, Mapping[int, float]]:
-    """How far every model moved; takes out those that moved absurdly far."""
+    """How far every usable model moved; takes out those that moved absurdly far."""
     guard, wire = side.fed.settings.guard, side.wire
     if guard == "off":
         return {}
-    moved = lengths(good.values(), wire)
+    moved: dict[str, dict[int, float]] = {}
+    for one in wave:
+        if one.work.client in good:
+            for name, length in one.lengths.items():
+                moved.setdefault(name, {})[one.work.client] = length
     for client, (times, why) in far(
         moved, server.steps, lambda: max(wire.norm(server.model), wire.travels**0.5)
     ).items():
@@ -265,10 +285,10 @@ def _aggregated(
     """The server after a wave. If the method cannot aggregate all replies but all except one, that one is rejected."""
 
     def attempt(clients: Sequence[int]) -> ServerState:
-        replies = [good[i][1] for i in clients]
+        replies = [good[i] for i in clients]
         rng = generator(side.fed.settings.seed, f"aggregate/{task}", server.round)
         given: dict[str, Any] = {"server": server, "replies": replies, "initial": side.fed.initial}
-        with hook(side.method, "aggregate", round=server.round, **given):
+        with hook(side.method, "aggregate", round=server.round, **given), on_cores(side.cores):
             new = _checked(side, server, side.method.aggregate(side.fed, server, task, replies, rng))
         new = _stepped(side, server, new, task)
         return replace(new, steps=longest(server.steps, moved, clients))
@@ -308,7 +328,8 @@ def _stepped(side: Coordinator, before: ServerState, new: ServerState, task: str
 
 def send(side: Coordinator, server: ServerState, clients: Sequence[int], task: str) -> dict[int, Message]:
     """The method's messages as they leave the server."""
-    with hook(side.method, "send", round=server.round, server=server, initial=side.fed.initial):
+    given: dict[str, Any] = {"server": server, "initial": side.fed.initial}
+    with hook(side.method, "send", round=server.round, **given), on_cores(side.cores):
         messages = side.method.send(side.fed, server, clients, task)
         if not isinstance(messages, dict) or set(messages) != set(clients):
             raise TypeError(

@@ -48,15 +48,28 @@ class Wire:
         return self.kept.nonzero()[:, 0]
 
     @cached_property
+    def size(self) -> int:
+        """How many entries a model has."""
+        return len(self.kept)
+
+    @cached_property
     def travels(self) -> int:
         """How many entries of a model travel."""
-        return len(self.kept) - len(self.places)
+        return self.size - len(self.places)
+
+    @cached_property
+    def spans(self) -> Tensor:
+        """The entries that travel, as spans (first, last) between kept ones."""
+        import torch
+
+        edges = torch.diff((~self.kept).byte(), prepend=torch.zeros(1), append=torch.zeros(1))
+        return edges.nonzero().reshape(-1, 2).contiguous()
 
     def entries(self, field: Field) -> int:
         """How many entries of this field travel."""
         if not field.is_model:
             return field.tensor.numel()
-        return field.tensor.numel() // len(self.kept) * self.travels
+        return field.tensor.numel() // self.size * self.travels
 
     def bytes(self, carrier: Message | Reply) -> int:
         """The size of a message or reply on the wire."""
@@ -81,7 +94,7 @@ class Wire:
             raise TypeError(
                 "it holds a model among its extras, which are sent as they are, or a name twice"
             )
-        size = len(self.kept)
+        size = self.size
         if model is not None and tuple(model.shape) != (size,):
             raise TypeError(f"model has shape {tuple(model.shape)}, expected ({size},)")
         for name, tensor in models.items():
@@ -134,18 +147,26 @@ class Wire:
         """Whether all that was sent is a finite number."""
         if not field.is_model or not len(self.places):
             return is_finite(field.tensor)
-        rows = field.tensor.reshape(-1, len(self.kept))
+        rows = field.tensor.reshape(-1, self.size)
         return all(is_finite(_without(kept, part)) for row in rows for kept, part in self._pieces(row))
 
     def norm(self, model: Tensor, start: Tensor | None = None) -> float:
-        """The Euclidean norm of what was sent of a model, or of its step from `start`."""
+        """The Euclidean norm of what was sent of a model, or of its step from `start`: finite if all entries of
+        both are, unless a difference is beyond float32."""
+        rows = [model] if model.ndim == 1 else model.reshape(-1, self.size)
+        return math.sqrt(math.fsum(self._squares(row, start) for row in rows))
+
+    def _squares(self, row: Tensor, start: Tensor | None) -> float:
+        from pfedsim.backends import native
+
+        if native.available() and row.device.type == "cpu":
+            return native.squares(row, self.spans, start)
         total = 0.0
-        for row in model.reshape(-1, len(self.kept)):
-            origin = None if start is None else _split(start)
-            for k, (kept, part) in enumerate(self._pieces(row)):
-                step = _without(kept, part if origin is None else part - origin[k]).double()
-                total += float((step * step).sum())
-        return float(total**0.5)
+        origin = None if start is None else _split(start)
+        for k, (kept, part) in enumerate(self._pieces(row)):
+            step = _without(kept, part if origin is None else part - origin[k]).double()
+            total += float((step * step).sum())
+        return total
 
     def _pieces(self, row: Tensor) -> Iterator[tuple[Tensor | None, Tensor]]:
         return zip(self._masks, _split(row), strict=True)

@@ -32,6 +32,9 @@ FIRST = 300.0  # the same before the first has opened: a node may import torch f
 WINDOW = 2  # calls that an actor has at once: the next is there when one ends
 ANSWERS = 10.0  # seconds in which a living actor says what it does
 FAILURES = 5  # actors in a row that die while they open
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(
+    [0, 0, 0, 4, 0, 0, 0, 0, 0]
+)  # how gRPC begins: with its settings
 LOOK = "look"  # the thread of an actor that says what it does, while another works
 
 
@@ -103,17 +106,25 @@ def require(address: str | None) -> str:
 
 
 def _reach(address: str | None) -> None:
-    """Refuses an address at which nobody listens: Ray itself would try for minutes."""
+    """Refuses an address at which nobody listens, or something else than Ray: Ray itself would try for minutes."""
     if address is None or address == "auto":
         return
     host, _, port = address.rpartition(":")
+    encrypted = os.environ.get("RAY_USE_TLS", "0") != "0"
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWERS).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWERS) as there:
+            there.sendall(b"" if encrypted else HELLO)
+            greeting = HELLO[-9:] if encrypted else there.makefile("rb").read(4)
     except (OSError, OverflowError) as error:
         raise Error(
             f"nobody answers at {address} ({getattr(error, 'strerror', None) or error}): give the address of a Ray "
             "cluster's head node, as `ray start --head` prints it"
         ) from error
+    if greeting[3:4] != HELLO[-6:-5]:  # the kind of the frame
+        raise Error(
+            f"what answers at {address} is not Ray: give the address of a cluster's head node, as `ray start --head` "
+            "prints it"
+        )
 
 
 def _is_loopback(address: str) -> bool:

@@ -30,6 +30,7 @@ from pfedsim.errors import Error, must, nearest
 from pfedsim.methods import METHODS, name_of, parse
 from pfedsim.runs import protocols
 
+PORT = r"(6553[0-5]|655[0-2]\d|65[0-4]\d{2}|6[0-4]\d{3}|[1-5]\d{4}|[1-9]\d{0,3})"  # 1 to 65535
 WORDS = {  # names used elsewhere -> ours
     "learning_rate": "lr",
     "batch_size": "batch",
@@ -186,7 +187,7 @@ class Config(Training):
     )
     address: str | None = Field(
         None,
-        pattern=r"^(auto|[^\s/]+:\d+)$",
+        pattern=rf"^(auto|[^\s/]+:{PORT})$",
         description="HOST:PORT of a Ray cluster's head node, or auto for the one that runs on this machine",
         exclude=True,
     )

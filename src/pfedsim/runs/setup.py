@@ -248,9 +248,9 @@ def prepare(
     planned = plan(config, federation.data.task, federation.clients, federation.unseen, method)
     worker = planned.worker(ClientData(federation), simulated=True)
     declared = [len(split.train) for split in federation.partition.clients]
-    engine, notice = _engine(planned, worker, federation, allow_drift)
+    engine, cores, notice = _engine(planned, worker, federation, allow_drift)
     notices = "; ".join(filter(None, [planned.notice, notice]))
-    side = Coordinator(planned.method, planned.fed, planned.wire, engine, declared)
+    side = Coordinator(planned.method, planned.fed, planned.wire, engine, declared, cores=cores)
     return Session(planned.config, federation, worker, side, planned.schedule(), notices)
 
 
@@ -263,23 +263,28 @@ def _kept(method: Method, layout: Layout, settings: Settings) -> Tensor:
     return kept | (layout.buffers & (settings.buffers == "local"))
 
 
-def _engine(planned: Plan, worker: Worker, federation: Federation, allow_drift: bool) -> tuple[Engine, str]:
-    """Where the clients work, as the configuration asks; and what a user should know of it, or nothing."""
+def _engine(
+    planned: Plan, worker: Worker, federation: Federation, allow_drift: bool
+) -> tuple[Engine, int, str]:
+    """Where the clients work, as the configuration asks; how many cores of this machine are the server's while they
+    do not; and what a user should know of it, or nothing."""
     config = planned.config
-    workers = config.workers or len(os.sched_getaffinity(0))
+    here = len(os.sched_getaffinity(0))
+    workers = config.workers or here
     on_cpu = worker.net.device.type == "cpu"
     apart = workers > 1 or config.time_limit  # only a process of its own can be ended
     kind = config.engine or ("pool" if on_cpu and apart else "serial")
     if kind != "serial" and not on_cpu:
         raise Error(f"engine = {kind!r}: the device {config.device!r} uses a single process")
-    notice = ""
+    notice, cores = "", 1
     engine: Engine = Serial(worker)
     if kind == "pool":
-        engine = Pool(worker, workers, config.time_limit or LIMIT)
+        engine, cores = Pool(worker, workers, config.time_limit or LIMIT), workers
     elif kind == "ray":
         from pfedsim.runs.cluster import on_ray
 
         engine, notice = on_ray(planned, worker, federation, allow_drift)
+        cores = here if config.address else workers
     clients, seed = worker.fed.clients, worker.fed.settings.seed
     if (attack := config.attack) is not None:
         _known("attack", attack.clients, clients)
@@ -287,7 +292,7 @@ def _engine(planned: Plan, worker: Worker, federation: Federation, allow_drift: 
     if (dropouts := config.dropouts) is not None:
         _known("dropouts", (*dropouts.never_clients, *dropouts.late_clients), clients)
         engine = Dropping(engine, dropouts, seed)
-    return engine, notice
+    return engine, cores, notice
 
 
 def _known(table: str, named: tuple[int, ...], clients: int) -> None:

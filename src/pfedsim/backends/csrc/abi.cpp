@@ -1,6 +1,8 @@
 // The plain C interface. Every function that can fail returns 0, or -1 when memory ran out.
 #include <cstdint>
 #include <exception>
+#include <thread>
+#include <vector>
 
 #include "net.h"
 
@@ -80,9 +82,22 @@ EXPORT int64_t pfedsim_peak(const char* name, int64_t turns) {
   return pfedsim::kernels(name)->peak(turns, &sink);
 }
 
+// Each thread takes some of the entries, so that their number changes no bit.
 EXPORT void pfedsim_mix(const float* const* rows, const double* weights, const double* totals, int64_t count, int64_t means,
-    int64_t size, float* const* out) {
-  pfedsim::kernels("auto")->mix(rows, weights, totals, count, means, size, out);
+    int64_t size, int64_t threads, float* const* out) {
+  const auto mix = pfedsim::kernels("auto")->mix;
+  const int64_t share = (size / threads + 1023) / 1024 * 1024;
+  std::vector<std::thread> others;
+  int64_t at = 0;
+  guarded([&] {
+    for (; at + share < size; at += share) others.emplace_back(mix, rows, weights, totals, count, means, at, at + share, out);
+  });
+  mix(rows, weights, totals, count, means, at, size, out);  // what is left, or could not have a thread
+  for (std::thread& other : others) other.join();
+}
+
+EXPORT double pfedsim_squares(const float* row, const float* start, const int64_t* spans, int64_t count) {
+  return pfedsim::kernels("auto")->squares(row, start, spans, count);
 }
 
 // values -= lr * step in two roundings, in one pass over the memory

@@ -8,7 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -r "$root/src" "$root/tests" "$work"
 rm -f "$work"/src/pfedsim/backends/_native*.so
-g++ -O1 -g1 -std=c++17 -fPIC -shared -fvisibility=hidden -ffp-contract=off -Wno-psabi -fno-omit-frame-pointer \
+g++ -O1 -g1 -std=c++17 -fPIC -shared -fvisibility=hidden -ffp-contract=off -Wno-psabi -pthread -fno-omit-frame-pointer \
   -fsanitize=address,undefined -fno-sanitize-recover=undefined "$here"/*.cpp -o "$work/src/pfedsim/backends/_native.so"
 cd "$work"
 # Leaks are Python's and torch's own; the preload lets the library's allocations be watched inside an uninstrumented python.

@@ -93,8 +93,12 @@ struct Kernels {
       float decay);
   // out[m] = sum_r weights[m][r] * rows[r] / totals[m] in float64, term by term, fused multiply-adds: the bits of torch's add_(alpha);
   // what weighs nothing is left out
-  void (*mix)(const float* const* rows, const double* weights, const double* totals, int64_t count, int64_t means, int64_t size,
-      float* const* out);
+  // only entries `first` to `last`
+  void (*mix)(const float* const* rows, const double* weights, const double* totals, int64_t count, int64_t means, int64_t first,
+      int64_t last, float* const* out);
+  // the sum of squares of row - start, or of row where start is null, over spans of entries (first, last) in float64; every set of
+  // kernels has the same bits. No sum of squares of floats overflows, so it is finite exactly if all of these differences are
+  double (*squares)(const float* row, const float* start, const int64_t* spans, int64_t count);
   // `turns` rounds of independent multiply-adds in registers: the floating-point operations done, the most that a core can do
   int64_t (*peak)(int64_t turns, float* out);
 };

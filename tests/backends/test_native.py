@@ -671,3 +671,33 @@ def test_squares_are_finite_exactly_if_all_entries_are(bad: float) -> None:
         assert not math.isfinite(native.squares(spoilt, spans))
     with pytest.raises(ValueError, match=r"a step to \(100,\) entries"):
         native.squares(row, spans, torch.zeros(99))
+
+
+@pytest.mark.parametrize("keep", [0.0, 1 / 3, 0.75, 0.999, 1.0])
+@pytest.mark.parametrize("words", [0, 1, 623])  # of the twister, used before: an entry takes two of its 624
+def test_dropout_draws_are_torchs_and_leave_its_generator_where_torch_would(
+    keep: float, words: int
+) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        for _ in range(words):
+            torch.empty((), dtype=torch.int32).random_()
+        before = torch.get_rng_state()
+        expected = [torch.empty(count).bernoulli_(keep) for count in (7, 1001)]
+        after = torch.get_rng_state()
+        torch.set_rng_state(before)
+        masks = [torch.empty(7), torch.empty(1001)]
+        native._draw(masks, [keep, keep])
+        assert all(map(torch.equal, masks, expected))
+        assert torch.equal(torch.get_rng_state(), after)
+
+
+@pytest.mark.parametrize("like_torch", [True, False])
+def test_where_torch_draws_in_another_way_it_draws_itself(
+    monkeypatch: pytest.MonkeyPatch, like_torch: bool
+) -> None:
+    drawn: list[float] = []
+    monkeypatch.setattr(native, "_draws_like_torch", lambda: like_torch)
+    monkeypatch.setattr(torch.Tensor, "bernoulli_", lambda mask, share: drawn.append(share))
+    native._draw([torch.empty(3)], [0.5])
+    assert drawn == ([] if like_torch else [0.5])

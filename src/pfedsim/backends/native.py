@@ -28,6 +28,7 @@ _WORDS = [
     *("weight", "bias", "mean", "variance", "weight_trains", "bias_trains"),
 ]
 _MASKS = 1 << 22  # entries of dropout masks that one call takes
+_STATE = 5056  # bytes of the state of torch's generator, as csrc/abi.cpp reads it
 
 
 class _Op(ctypes.Structure):
@@ -64,6 +65,7 @@ def _library() -> ctypes.CDLL | None:
             "descend": ([p, p, p, p, p, p, p, p, n, p, n, d, d, d, p], ctypes.c_int),
             "space": ([p, n, n], n),
             "peak": ([c, n], n),
+            "draw": ([p, d, n, p], None),
             "mix": ([p, p, p, n, n, n, n, p], None),
             "squares": ([p, p, p, n], d),
             "move": ([p, p, d, n], None),
@@ -143,6 +145,33 @@ def squares(row: Tensor, spans: Tensor, start: Tensor | None = None) -> float:
     if row.ndim != 1 or (start is not None and start.shape != row.shape):
         raise ValueError(f"a step to {tuple(row.shape)} entries")
     return float(library.pfedsim_squares(row.data_ptr(), _at(start), spans.data_ptr(), len(spans)))
+
+
+def _draw(masks: Sequence[Tensor], keep: Sequence[float]) -> None:
+    """Fills each mask as mask.bernoulli_(keep) would, from torch's generator, which moves on as far."""
+    library = _library()
+    assert library is not None
+    if not _draws_like_torch():
+        for mask, share in zip(masks, keep, strict=True):
+            mask.bernoulli_(share)
+        return
+    state = torch.get_rng_state()
+    for mask, share in zip(masks, keep, strict=True):
+        library.pfedsim_draw(_at(state), share, mask.numel(), _at(mask))
+    torch.set_rng_state(state)
+
+
+@cache
+def _draws_like_torch() -> bool:
+    """Whether our draws are torch's bit by bit: builds of torch may draw in other ways."""
+    library, generator = _library(), torch.Generator().manual_seed(1)
+    assert library is not None
+    state, ours = generator.get_state(), torch.empty(1000)
+    if state.numel() != _STATE:
+        return False
+    library.pfedsim_draw(_at(state), 0.3, len(ours), _at(ours))
+    theirs = torch.empty_like(ours).bernoulli_(0.3, generator=generator)
+    return torch.equal(ours, theirs) and torch.equal(state, generator.get_state())
 
 
 def move(values: Tensor, step: Tensor, lr: float) -> None:
@@ -286,13 +315,10 @@ class NativeNet(Reopened):
         batch by batch, layer by layer."""
         if not self._drops:
             return None
-        masks = []
-        for count in batches:
-            for node in self._drops:
-                assert isinstance(node.module, nn.Dropout)
-                drawn = torch.empty(count, *node.shape).bernoulli_(1 - node.module.p)
-                masks.append(drawn.flatten())
-        return torch.cat(masks)
+        sizes = [count * prod(node.shape) for count in batches for node in self._drops]
+        kept = torch.empty(sum(sizes))
+        _draw(kept.split(sizes), [1 - node.module.p for node in self._drops] * len(batches))  # type: ignore
+        return kept
 
     def space(self, batch: int, training: bool = True) -> int:
         """Bytes of work space for batches of this size."""

@@ -35,7 +35,10 @@ class FedALA(Method):
     with weights in [0, 1] that they learn on a share of their samples before they train."""
 
     title = "FedALA"
-    paper = "Zhang et al. 2023, Algorithm 1, Eq. 4 to 6; eta, share, threshold and the last layer as in the authors' ALA.py and main.py"
+    paper = (
+        "Zhang et al. 2023, Algorithm 1, Eq. 4 to 6; eta, share, threshold and the last layer as in the authors' "
+        "ALA.py and main.py"
+    )
     elsewhere = (
         "The authors count tensors, not layers, from the end (2 is the last layer with its bias), draw the share as "
         "one stretch of the stored order, and have no limit on the first learning, which can go on for ever with a "

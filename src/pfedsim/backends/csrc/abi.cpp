@@ -1,5 +1,7 @@
 // The plain C interface. Every function that can fail returns 0, or -1 when memory ran out.
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <thread>
 #include <vector>
@@ -74,6 +76,23 @@ EXPORT int64_t pfedsim_space(Net* net, int64_t count, int64_t training) {
   int64_t bytes = -1;
   guarded([&] { bytes = net->space(count, training != 0); });
   return bytes;
+}
+
+// What tensor.bernoulli_(keep) fills in, `state` being torch's generator (torch.get_rng_state), which moves on.
+EXPORT void pfedsim_draw(uint8_t* state, double keep, int64_t count, float* out) {
+  struct {  // as torch keeps it
+    uint64_t seed;
+    int32_t left, seeded;
+    uint64_t next, words[624];
+  } kept;
+  pfedsim::Twister twister;
+  std::memcpy(&kept, state, sizeof kept);
+  for (int k = 0; k < 624; k++) twister.words[k] = (uint32_t)kept.words[k];
+  twister.next = kept.left == 1 ? 624 : (int64_t)kept.next;
+  pfedsim::kernels("auto")->draw(twister, (int64_t)std::ceil(keep * 0x1p53), count, out);
+  for (int k = 0; k < 624; k++) kept.words[k] = twister.words[k];
+  kept.left = (int32_t)(625 - twister.next), kept.next = (uint64_t)twister.next;
+  std::memcpy(state, &kept, sizeof kept);
 }
 
 // floating-point operations done in registers alone: the yardstick of `pfedsim bench`

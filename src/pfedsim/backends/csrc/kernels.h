@@ -49,6 +49,11 @@ struct NormState {  // of one channel each: what forward used and backward found
   float *by_gamma, *by_beta;
 };
 
+struct Twister {  // the state of mt19937; next: the word that comes next, 624 where all are used
+  uint32_t words[624];
+  int64_t next;
+};
+
 struct Kernels {
   const char* name;
   int64_t width;  // floats in a vector
@@ -88,6 +93,8 @@ struct Kernels {
   void (*group_forward)(const Group&, const float* x, const float* gamma, const float* beta, float* state, float* out);
   void (*group_backward)(const Group&, const float* x, const float* gamma, const float* state, const float* by_out, float* by_gamma,
       float* by_beta, bool add, float* by_x);
+  // entries that are 1 where torch's generator in this state would draw below `below` / 2^53, else 0
+  void (*draw)(Twister&, int64_t below, int64_t count, float* out);
   // one SGD step in the order of roundings of pfedsim.client.train; velocity is null without momentum
   void (*update)(float* theta, const float* gradient, float* velocity, int64_t count, float lr, float momentum,
       float decay);

@@ -76,7 +76,7 @@ static int64_t weights(const Op& op) {
 
 void Net::want(const uint8_t* moves) {
   const auto any = [&](int64_t start, int64_t count) {
-    return start >= 0 && (!moves || std::any_of(moves + start, moves + start + count, [](uint8_t m) { return m != 0; }));
+    return start >= 0 && (!moves || std::memchr(moves + start, 1, (size_t)count));
   };
   for (int64_t i = 0; i < ops.size(); i++) {
     const Op& op = ops[i];
@@ -163,27 +163,43 @@ void Net::moments(const float* theta, const float* x, int64_t count, double* mea
   }
 }
 
+// Where stretches of entries that move begin and end, in turns: there are few.
+static Array<int64_t> turns(const uint8_t* moves, int64_t size) {
+  const auto all = [&](bool write, Array<int64_t>& found) {
+    int64_t count = 0;
+    bool now = false;
+    for (int64_t k = 0; k < size;) {
+      const void* other = now ? std::memchr(moves + k, 0, (size_t)(size - k)) : std::memchr(moves + k, 1, (size_t)(size - k));
+      if (!other) break;
+      k = (const uint8_t*)other - moves;
+      if (write) found[count] = k;
+      count++, now = !now;
+    }
+    if (now && write) found[count] = size;
+    return count + now;
+  };
+  Array<int64_t> found;
+  found = Array<int64_t>(all(false, found));
+  all(true, found);
+  return found;
+}
+
 void Net::descend(float* theta, const float* x, const Targets& targets, const int64_t* order, const float* kept, const int64_t* ends,
                   int64_t steps, const uint8_t* moves, bool fresh, float lr, float momentum, float decay, double* losses) {
-  const auto moving = [&](int64_t k) { return k >= 0 && k < size_ && moves[k]; };
-  if (!step_.get()) step_ = Buffer(size_), velocity_ = Buffer(size_);
-  float *step = step_.get(), *velocity = velocity_.get();
-  std::memset(step, 0, sizeof(float) * (size_t)size_);
-  if (fresh) std::memset(velocity, 0, sizeof(float) * (size_t)size_);
+  if (!step_.get()) step_ = Buffer(size_);  // zeros: what no operation writes has no gradient
+  if (momentum != 0 && !velocity_.get()) velocity_ = Buffer(size_);
+  float *step = step_.get(), *velocity = momentum != 0 ? velocity_.get() : nullptr;
+  if (fresh && velocity) std::memset(velocity, 0, sizeof(float) * (size_t)size_);
   int64_t dropped = 0;  // entries of `kept` that a sample takes
   for (int64_t i = 0; i < ops.size(); i++) dropped += ops[i].kind == DROPOUT ? volume(i + 1) : 0;
-  int64_t turns = 0;  // between entries that move and entries that do not: they come in long stretches
-  for (int64_t k = 0; k <= size_; k++) turns += moving(k) != moving(k - 1);
-  Array<int64_t> turn(turns);
-  for (int64_t k = 0, t = 0; k <= size_; k++)
-    if (moving(k) != moving(k - 1)) turn[t++] = k;
+  const Array<int64_t> turn = turns(moves, size_);
   want(moves);
   for (int64_t s = 0, at = 0; s < steps; at = ends[s++]) {
     forward(theta, x, order + at, kept ? kept + at * dropped : nullptr, ends[s] - at);
     losses[s] = backward(theta, targets, order + at, nullptr, step);
-    for (int64_t t = 0; t < turns; t += 2) {
+    for (int64_t t = 0; t < turn.size(); t += 2) {
       const int64_t at_entry = turn[t], entries = turn[t + 1] - turn[t];
-      kernels.update(theta + at_entry, step + at_entry, momentum != 0 ? velocity + at_entry : nullptr, entries, lr, momentum, decay);
+      kernels.update(theta + at_entry, step + at_entry, velocity ? velocity + at_entry : nullptr, entries, lr, momentum, decay);
     }
   }
   want(nullptr);

@@ -395,9 +395,9 @@ def test_a_client_remembers_beside_what_it_remembered() -> None:
 def test_a_score_is_what_would_be_used_now_and_after_plain_epochs_a_trained_copy() -> None:
     s = small.session(epochs=3)
     site = s.worker
-    assert run_to_score(site, work(s, task="score"), Memory()).equal(s.fed.initial)
+    assert run_to_score(site, work(s, task="score"), Memory())[0].equal(s.fed.initial)
     torch.testing.assert_close(
-        run_to_score(site, work(s), Memory(), finetune=2), by_torch(s, 0, 2, 0.1), rtol=1e-5, atol=1e-5
+        run_to_score(site, work(s), Memory(), finetune=2)[0], by_torch(s, 0, 2, 0.1), rtol=1e-5, atol=1e-5
     )
 
 
@@ -411,8 +411,8 @@ def test_plain_epochs_before_a_score_ignore_the_methods_own_training() -> None:
             raise AssertionError("not asked for")
 
     plain, still = small.session(), small.session(Still())
-    a = run_to_score(plain.worker, work(plain), Memory(), finetune=1)
-    assert run_to_score(still.worker, work(still), Memory(), finetune=1).equal(a)
+    a, _ = run_to_score(plain.worker, work(plain), Memory(), finetune=1)
+    assert run_to_score(still.worker, work(still), Memory(), finetune=1)[0].equal(a)
 
 
 # failing hooks

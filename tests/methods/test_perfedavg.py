@@ -37,7 +37,7 @@ def test_statistics_follow_the_batches_and_a_single_batch_trains(session, rounds
 def test_scored_after_one_plain_epoch_at_alpha(session):
     made = session("perfedavg", clients=3)
     work = Work(1, 0, send(made.side, made.begin(), [1], "score")[1], "score")
-    scored = run_to_score(made.worker, work, Memory())
+    scored, _ = run_to_score(made.worker, work, Memory())
     job = Job(made.worker, work, Memory())
     job.start = StartingPoint(made.fed.initial)
     (plain,) = train(Method(), job, [Phase(made.fed.layout.trainable, 1, 0.01)])
@@ -118,7 +118,7 @@ def test_the_score_is_one_epoch_of_plain_steps_at_alpha_whatever_the_lr(session)
         optimiser.step()
     state = module.state_dict()
     torch.testing.assert_close(
-        run_to_score(site, work, Memory()),
+        run_to_score(site, work, Memory())[0],
         layout.flat({n: state[n] for n in layout.names}),
         rtol=1e-4,
         atol=2e-5,

@@ -50,7 +50,7 @@ def export(
 ) -> Path:
     """Write the folder `out` completely, or not at all. ONNX, torch.export and the client's test samples need the
     run's `federation`. If `out` already holds this export, nothing is done."""
-    if beside := run.config.method_made().beside:
+    if beside := run.index.get("beside"):
         raise Error(
             f"client {client}'s model cannot be exported: {beside}, and an export holds the network alone"
         )

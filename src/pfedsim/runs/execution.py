@@ -419,11 +419,8 @@ class Execution:
         """The files of the clients' models, which only simulated clients show."""
         session = self._session
         task, clients = session.federation.data.task, session.fed.clients
-        changed_by = session.config.method if session.method.reshapes() else ""
-        return self._writer.models(
-            *(self._base(server), session.fed.layout, task, session.config, clients),
-            *(_fills(session), changed_by),
-        )
+        about = session.fed.layout, task, session.config, clients, session.method
+        return self._writer.models(self._base(server), *about, _fills(session))
 
     def _base(self, server: ServerState) -> tuple[int, Tensor]:
         """The client whose model the others' are told apart from: one that never took part, where there is

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pfedsim.core.layout import Layout
+    from pfedsim.core.method import Method
     from pfedsim.core.scoring import Scores
     from pfedsim.core.server import State
     from pfedsim.data.task import Task
@@ -157,11 +158,11 @@ class Writer:
         task: Task,
         config: Config,
         clients: int,
+        method: Method,
         fills: Mapping[str, list[float]] | None = None,
-        changed_by: str = "",
     ) -> Models:
         """A writer of the clients' final models; add them in client order. `fills`: the values that replace each
-        client's missing cells. `changed_by`: the method that changes the network."""
+        client's missing cells. The index says what a reader must know of the method without importing it."""
         about: dict[str, Any] = {
             "model": config.model,
             "head": config.head,
@@ -177,8 +178,10 @@ class Writer:
             about["columns"] = list(task.columns)
         if fills:
             about["fill"] = fills
-        if changed_by:
-            about["changed_by"] = changed_by
+        if method.reshapes():
+            about["changed_by"] = config.method
+        if method.beside:
+            about["beside"] = method.beside
         return Models(self, base[1], layout, about)
 
 

@@ -341,9 +341,17 @@ def in_use(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _exclusive(descriptor: int, folder: Path) -> Iterator[None]:
+def in_turn(folder: Path) -> Iterator[None]:
+    """Lock a folder that is not a run's for this process, and wait while another process has it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    with _exclusive(descriptor, folder, fcntl.LOCK_EX):
+        yield
+
+
+@contextmanager
+def _exclusive(descriptor: int, folder: Path, how: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> Iterator[None]:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, how)
     except BlockingIOError:
         os.close(descriptor)
         raise Busy(

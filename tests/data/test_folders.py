@@ -223,6 +223,28 @@ def test_a_flipped_byte_in_the_cache_is_noticed(photos: Path, decodings: list[st
     assert len(decodings) == 4  # x, y and about.json
 
 
+def test_two_processes_that_decode_at_once_keep_the_first_result(
+    photos: Path, decodings: list[str], tmp_path: Path
+) -> None:
+    """The second one would otherwise take the cache away while the first reads it."""
+    places: list[int] = []
+
+    def inodes() -> list[int]:
+        finished = [place for place in (tmp_path / "cache").iterdir() if place.suffix != ".pfedsim"]
+        return [place.stat().st_ino for place in finished]
+
+    def meanwhile(what: str, done: int, total: int) -> None:
+        if not places:
+            places.append(0)
+            counted(photos, decodings)  # as another process would, while this one decodes
+            places.extend(inodes())
+
+    found = read(photos, tell=meanwhile)
+    assert len(places) == 2
+    assert places[1:] == inodes()
+    assert found.x[:, 0, 0, 0].tolist() == [40, 10, 0, 20, 30]
+
+
 def test_a_cache_that_cannot_be_written_is_one_sentence(
     photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,11 @@ def cached(
     if (found := _opened(place, name, source, defaults)) is not None:
         return found
     try:
-        with durable.building(place, flush=False) as aside:  # its digest is checked on every use
+        # not flushed: its digest is checked on every use
+        with ExitStack() as turn, durable.building(place, flush=False) as aside:
             _write(make(aside), aside, source)
-            if place.exists():
+            turn.enter_context(durable.in_turn(place.parent))  # one process replaces, the others find it
+            if place.exists() and _opened(place, name, source, defaults) is None:
                 durable.remove(place, lambda file: file in FILES)
     except durable.Taken:  # another process has just written the same
         pass

@@ -5,7 +5,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["Error", "HookError", "Impure", "Notice", "Unreadable", "must", "nearest"]
+__all__ = ["Diverged", "Error", "HookError", "Impure", "Notice", "Unreadable", "must", "nearest"]
 
 LONGEST = 60  # characters of a wrong value that a message shows
 LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}  # pydantic's words
@@ -18,6 +18,10 @@ class Error(Exception):
 class HookError(Error):
     """A method's hook failed; names the method, the hook, the client and the round. The cause is
     `__cause__`."""
+
+
+class Diverged(HookError):
+    """Training left nothing finite to go on with: other settings may do better, and nothing else is wrong."""
 
 
 class Impure(Error):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfedsim.core.method import Method
 from pfedsim.core.purity import unchanged
-from pfedsim.errors import Error, HookError, Impure, Unreadable
+from pfedsim.errors import Diverged, Error, HookError, Impure, Unreadable
 
 if TYPE_CHECKING:
     from pfedsim.core.job import Job
@@ -47,7 +47,8 @@ def hook(
                 f"{error}: a method holds no state; return it in ServerState.extra, or keep it at the "
                 "client with job.remember(theta, name=tensor)"
             )
-        raise HookError(
+        kind = Diverged if isinstance(error, FloatingPointError) else HookError
+        raise kind(
             f"{who} failed{at(job, round)}{_line(error)}: {what} (PFEDSIM_DEBUG=1 shows more)"
         ) from error
 

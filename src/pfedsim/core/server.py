@@ -18,7 +18,7 @@ from pfedsim.core.purity import unchanged
 from pfedsim.core.rows import Rows, on_cores
 from pfedsim.core.seeds import generator
 from pfedsim.core.wire import Wire
-from pfedsim.errors import Error, HookError
+from pfedsim.errors import Diverged, Error, HookError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -320,7 +320,7 @@ def _stepped(side: Coordinator, before: ServerState, new: ServerState, task: str
         personal = Rows(model, {i: personal[i] for i in personal.ids})
     new = replace(new, model=model, personal=personal, moments=moments)
     if why := flaw(side.fed, side.wire, before, new):
-        raise Error(
+        raise Diverged(
             f"server_optimiser.rule = {chosen.rule!r}: after its step {why}; lower server_optimiser.lr"
         )
     return new
@@ -348,7 +348,7 @@ def _checked(side: Coordinator, before: ServerState | None, returned: Any) -> Se
         if model.shape != shape:
             raise ValueError(f"{name} has shape {tuple(model.shape)}, expected {tuple(shape)}")
     if why := flaw(side.fed, side.wire, before, returned):
-        raise ValueError(why)
+        raise FloatingPointError(why)
     return returned
 
 

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from pfedsim.experiments.runner import run as run
     from pfedsim.experiments.store import Store as Store
     from pfedsim.experiments.store import read as read
+    from pfedsim.experiments.sweep import Sweep as Sweep
+    from pfedsim.experiments.trials import Trial as Trial
+    from pfedsim.experiments.tune import Tuned as Tuned
+    from pfedsim.experiments.tune import tuned as tuned
+    from pfedsim.experiments.tune import tuning_seed as tuning_seed
 
 __all__, __getattr__, __dir__ = public(
     __name__,
@@ -33,5 +38,8 @@ __all__, __getattr__, __dir__ = public(
         "pfedsim.experiments.packing": "packed unpacked",
         "pfedsim.experiments.runner": "Plan missing_data plan run",
         "pfedsim.experiments.store": "Store read",
+        "pfedsim.experiments.sweep": "Sweep",
+        "pfedsim.experiments.trials": "Trial",
+        "pfedsim.experiments.tune": "Tuned tuned tuning_seed",
     },
 )

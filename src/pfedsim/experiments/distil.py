@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from pfedsim.data.federation import Federation
 from pfedsim.durable import Busy
-from pfedsim.errors import Error
+from pfedsim.errors import Diverged, Error
 from pfedsim.experiments.cell import Cell, Record
 from pfedsim.experiments.packing import packed
 from pfedsim.runs import manifest, names
@@ -41,17 +42,21 @@ class Clock:
 
 
 def run_cell(
-    cell: Cell, folder: Path, watch: Watch | None = None, federation: Federation | None = None
+    cell: Cell,
+    folder: Path,
+    watch: Watch | None = None,
+    federation: Federation | None = None,
+    **place: Any,
 ) -> Record:
     """Run the cell in `folder`, or resume the stopped run there. The run uses one process, because cells run in
-    parallel; the number of workers does not change the result."""
+    parallel; the number of workers does not change the result. `place`: settings of this machine, such as device."""
     clock = Clock()
-    config = cell.config.model_copy(update={"workers": 1})
+    config = cell.config.model_copy(update={"workers": 1, **place})
     federation = federation or federate(config)
     earlier = sum(line.get("seconds", 0) for line in complete_records(folder / names.TIMINGS))
     try:
         run = execute(config, folder, federation, watch, resume=folder.exists())
-    except Busy:
+    except (Busy, Diverged):
         raise
     except Error:
         if not earlier:
@@ -87,6 +92,10 @@ def distil(run: Run, federation: Federation) -> dict[str, Any]:
             if summary[name]
         },
     }
+    if run.config.validation:
+        found["validation"] = validation_curve(records)
+    if "chosen" in summary:
+        found["chosen"] = summary["chosen"]
     if (domain := federation.data.domain) is not None:
         found["clients"]["domain"] = [str(domain[s.train[0]]) for s in federation.partition.clients]
     pairs = run.similarity()
@@ -98,6 +107,16 @@ def distil(run: Run, federation: Federation) -> dict[str, Any]:
     for name in ("bytes_down_per_client_round", "bytes_up_per_client_round", *digests):
         found[name] = summary[name]
     return found
+
+
+def validation_curve(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The accuracies of the served models on the validation parts, by scored round, from the records of
+    metrics.jsonl."""
+    scored = {m["round"]: m for m in records if m.get("model") == "served" and m["split"] == "validation"}
+    return {
+        "round": list(scored),
+        **{k: [_short(m[k]) for m in scored.values()] for k in ("micro", "mean")},
+    }
 
 
 def _short(value: Any) -> Any:

@@ -92,6 +92,8 @@ def _agrees(now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
     removed or changed one makes it a different run."""
 
     def same(a: Any, b: Any) -> bool:
+        if isinstance(a, tuple):  # JSON has lists only
+            return bool(list(a) == b)
         return _agrees(a, b) if isinstance(a, dict) and isinstance(b, dict) else bool(a == b)
 
     return all(same(now.get(key), value) for key, value in then.items() if key not in OF_THE_MACHINE)

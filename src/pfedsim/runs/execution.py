@@ -25,7 +25,7 @@ from pfedsim.core.server import ABSURD, NO_EFFECT, REJECTED, Round, State
 from pfedsim.engines.attacks import attackers
 from pfedsim.engines.dropouts import LATE, NEVER
 from pfedsim.engines.ray import DRIFT
-from pfedsim.errors import Error
+from pfedsim.errors import Diverged, Error
 from pfedsim.methods import label
 from pfedsim.methods.two_stage import TwoStage
 from pfedsim.runs import manifest
@@ -314,10 +314,10 @@ class Execution:
         if not counts["accepted"]:
             if not self._why:
                 raise Error("no client answered in time in any round: dropouts are set so")
-            diverged = "; try a lower lr" if re.search("not finite|loss is", self._why) else ""
-            raise Error(
-                f"no client's reply could be used in any round (events.jsonl names all): {self._why}{diverged}"
-            )
+            said = f"no client's reply could be used in any round (events.jsonl names all): {self._why}"
+            if re.search("not finite|loss is", self._why):
+                raise Diverged(f"{said}; try a lower lr")
+            raise Error(said)
         last, record = self._snapshot(server), self._record_of_state(server)  # before the last scores
         if self._choice.keeps:
             if not self._due(server.round):

@@ -1,0 +1,219 @@
+"""Sweep settings of one method on one federation, judged on the validation parts, never on the test parts."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pfedsim.data.federation import Federation
+from pfedsim.errors import Error, nearest
+from pfedsim.experiments.cell import Cell
+from pfedsim.experiments.space import drawn, grid, values_of
+from pfedsim.experiments.store import Store
+from pfedsim.experiments.trials import Trial, Workshop, best_of, described, run_trials, rung_of
+from pfedsim.runs import config as configs
+from pfedsim.runs.config import OF_FEDERATION, OF_THE_PLACE, Config, Digests
+from pfedsim.runs.execution import Watch
+from pfedsim.runs.setup import prepare
+from pfedsim.runs.unused import refuse_unused
+
+HELD_BACK = 0.2  # share of the train parts that is held back where the settings do not say
+PRUNE = 0.25  # share of the rounds after which the worse half of a sweep is pruned
+TRIALS = "trials"  # the folder of the store
+SAMPLERS = ("random", "optuna")
+NOT_SWEPT = {
+    **dict.fromkeys(("data", *OF_FEDERATION), "it decides which client holds which samples"),
+    "validation": "it decides by which samples trials are judged",
+    "seed": "a seed is not chosen, it is repeated",
+    "score": "it decides when clients are scored",
+    **dict.fromkeys(OF_THE_PLACE, "it decides no result"),
+    "digests": "it decides no result",
+}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The trials of a sweep, in the order in which they were drawn up."""
+
+    trials: tuple[Trial, ...]
+    over: tuple[str, ...]
+    """the settings that vary"""
+    prune: float
+    """the share of the rounds after which the worse half was pruned; 0: none was"""
+    keep: Any = field(default=None, repr=False, compare=False)
+    """keeps a temporary folder alive"""
+
+    @property
+    def best(self) -> Trial:
+        """The finished trial with the highest accuracy on the validation parts."""
+        return best_of(self.trials)
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row per trial, best first, as for `pandas.DataFrame(s.table())`. No row has a test score."""
+        from pfedsim.report.sweep import rows
+
+        return rows(self)
+
+    def __str__(self) -> str:
+        from pfedsim.report.sweep import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        from pfedsim.report.sweep import notebook
+
+        return notebook(self)
+
+
+def sweep(
+    config: Config,
+    over: Mapping[str, Any],
+    out: Path | None,
+    federation: Federation,
+    trials: int | None = None,
+    sampler: str = "random",
+    prune: float | None = None,
+    watch: Watch | None = None,
+    allow_drift: bool = False,
+) -> Sweep:
+    """Run the configuration with every combination of `over` (setting -> values, or a Range), or with so many
+    `trials` of them. `prune`: the share of the rounds after which the worse half ends (None: a quarter, if a round is
+    scored there; 0: never). Finished trials in `out` are reused, stopped ones continue."""
+    config = validated(config)
+    space = {name: values_of(name, values) for name, values in over.items()}
+    _check_space(space)
+    if sampler not in SAMPLERS:
+        raise Error(f"there is no sampler {sampler!r}; {nearest(sampler, SAMPLERS)}")
+    if trials is not None and trials < 1:
+        raise Error(f"trials = {trials}: there should be at least one")
+    if trials is None and sampler != SAMPLERS[0]:
+        raise Error(f"sampler = {sampler!r} has no effect on a grid: say how many trials it may draw")
+    keep = tempfile.TemporaryDirectory(prefix="pfedsim-") if out is None else None
+    folder = Path(keep.name) if keep else Path(str(out))
+    shop = Workshop(Store(folder / TRIALS), federation, config, watch, allow_drift)
+    cells = Cells(config, federation)
+    if sampler == SAMPLERS[0]:
+        asked = grid(space) if trials is None else drawn(space, trials, config.seed)
+        group = cells.of(asked)
+        share = _share(prune, [cell for _, cell in group])
+        found = _run(group, shop, share)
+    else:
+        from pfedsim.experiments.suggest import Suggestions
+
+        assert trials is not None
+        suggestions = Suggestions(space, trials, config.seed)
+        share = _share(prune, [cell for _, cell in cells.of([suggestions.first()])])
+        found = []
+        while batch := suggestions.ask():
+            made = _run(cells.of(batch), shop, share, found)
+            suggestions.tell(made)
+            found += made
+    shop.store.tidy()
+    result = Sweep(tuple(found), tuple(space), share, keep)
+    _ = result.best  # an error if there is none
+    return result
+
+
+def _run(
+    group: Sequence[tuple[Mapping[str, Any], Cell]],
+    shop: Workshop,
+    share: float,
+    before: Sequence[Trial] = (),
+) -> list[Trial]:
+    shop.names.update({cell.digest: described(settings) for settings, cell in group})
+    return run_trials([group], shop, share, before)[0]
+
+
+def validated(config: Config) -> Config:
+    """The configuration with a validation part, which trials are judged by."""
+    if config.validation:
+        return config
+    if "validation" in config.model_fields_set:
+        raise Error(
+            "validation = 0: trials are judged on validation parts; leave it out for "
+            f"{HELD_BACK}, or set another share"
+        )
+    return config.model_copy(update={"validation": HELD_BACK})
+
+
+def _check_space(space: Mapping[str, Any]) -> None:
+    if not space:
+        raise Error("a sweep needs the settings to vary, such as lr=0.003,0.01,0.03")
+    for name in space:
+        why = NOT_SWEPT.get(name.partition(".")[0])
+        if why is not None:
+            raise Error(
+                f"over {name}: {why}, so there is nothing to choose by validation; use --set or an option"
+            )
+
+
+def _share(prune: float | None, cells: Sequence[Cell]) -> float:
+    """The share of the rounds after which trials are pruned; by default none where no round is scored there."""
+    share = PRUNE if prune is None else prune
+    try:
+        for cell in cells if share else ():
+            rung_of(cell.config, share)
+    except Error:
+        if prune is not None:
+            raise
+        return 0.0
+    return share
+
+
+class Cells:
+    """The cells of a configuration with some settings changed, on a federation. Checks all before any is run."""
+
+    def __init__(self, config: Config, federation: Federation):
+        self._config, self._federation = config, federation
+        self._digests: dict[tuple[Any, ...], tuple[Digests, Config]] = {}
+
+    def of(self, trials: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Cell]]:
+        """The cells of these settings, by dotted name, in order. Raises an error for one that cannot run."""
+        made = [(settings, self._cell(settings)) for settings in trials]
+        seen: dict[str, Mapping[str, Any]] = {}
+        for settings, cell in made:
+            if cell.digest in seen:
+                same = f"{described(seen[cell.digest])} and {described(settings)}"
+                raise Error(f"over {next(iter(settings), '')}: {same} are the same run")
+            seen[cell.digest] = settings
+        return made
+
+    def _cell(self, settings: Mapping[str, Any]) -> Cell:
+        config = self.config(settings)
+        digests, planned = self._checked(config)
+        assert planned.rounds is not None
+        resolved = config.resolved(self._federation.data.defaults, self._federation.clients)
+        content = resolved.model_copy(update={"digests": digests, "buffers": planned.buffers}).plain()
+        return Cell({**content, "backend": config.backend})
+
+    def config(self, settings: Mapping[str, Any]) -> Config:
+        """The configuration with these settings changed."""
+        words = deepcopy(dict(Cell.of(self._config).words))
+        nested: dict[str, Any] = {}
+        for name, value in settings.items():
+            configs.assign(words, name, value)
+            configs.assign(nested, name, value)
+        config = configs.check(words)
+        refuse_unused(nested, config)
+        method, table = config.method_made(), configs.table_of(config.method)
+        for option, value in nested.get(table, {}).items():
+            if getattr(method, option) != value:
+                raise Error(
+                    f"over {table}.{option}: it has no effect on {config.method!r}, which sets it itself"
+                )
+        return config
+
+    def _checked(self, config: Config) -> tuple[Digests, Config]:
+        """What a run records of data and code, once for all trials with the same method and network, which are
+        prepared to see that they can run."""
+        key = (config.method, config.model, config.pretrained, config.head)
+        if key not in self._digests:
+            here = {"engine": "serial", "workers": 1, "address": None, "time_limit": None}
+            session = prepare(config.model_copy(update=here), self._federation)
+            session.begin()
+            self._digests[key] = session.config.digests, session.config
+        return self._digests[key]

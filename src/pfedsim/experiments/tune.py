@@ -1,0 +1,106 @@
+"""Tune every method with the same number of trials over its own search space, judged on the validation parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pfedsim.data.federation import Federation
+from pfedsim.errors import Error
+from pfedsim.experiments.cell import Cell
+from pfedsim.experiments.space import Range, rounded, spread, values_of
+from pfedsim.experiments.store import Store
+from pfedsim.experiments.sweep import Cells, validated
+from pfedsim.experiments.trials import Trial, Workshop, best_of, described, run_trials
+from pfedsim.methods import METHODS, label, parse
+from pfedsim.runs.config import Config, table_of
+from pfedsim.runs.execution import Watch
+
+DECADE = 10  # learning rates are tried from a tenth to ten times that of the settings
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A method with the settings chosen for it."""
+
+    method: str
+    """as it was asked for: name, name:preset or file.py:Class, perhaps with options"""
+    label: str
+    """its name in tables, without what was chosen"""
+    trials: tuple[Trial, ...]
+    """the first has the settings as they were given"""
+
+    @property
+    def best(self) -> Trial:
+        return best_of(self.trials)
+
+    @property
+    def chosen(self) -> Mapping[str, Any]:
+        """What differs from the settings as given, by dotted name; empty if those were best."""
+        return self.best.settings
+
+    def cell(self, seed: int) -> Cell:
+        """The run of the chosen settings with this seed. Its words leave nothing open."""
+        return Cell({**self.best.cell.words, "seed": seed})
+
+
+def tuning_seed(seeds: Sequence[int]) -> int:
+    """The seed of all trials: the lowest that is not compared, so no run chooses its own settings."""
+    return next(seed for seed in range(len(seeds) + 1) if seed not in seeds)
+
+
+def space_of(config: Config, method: str) -> dict[str, Any]:
+    """What is tried for this method, by dotted name: the learning rate, and the options that it declares in `search`,
+    except those that the user has set."""
+    made, table = parse(method, config.options), table_of(method)
+    plain = parse(re.sub(r"\(.*\)\s*$", "", method).partition(":")[0] if table in METHODS else method)
+    kept = {name for name in made.search if name in config.options.get(table, {})}
+    kept |= {name for name in made.search if getattr(made, name) != getattr(plain, name)}
+    lr = Range(rounded(config.lr / DECADE), rounded(config.lr * DECADE), log=True)
+    own = {
+        f"{table}.{name}": values_of(name, list(v)) for name, v in made.search.items() if name not in kept
+    }
+    return {"lr": lr, **own}
+
+
+def tuned(
+    config: Config,
+    methods: Sequence[str],
+    trials: int,
+    store: Store,
+    federation: Federation,
+    seeds: Sequence[int] = (),
+    watch: Watch | None = None,
+    prune: float = 0.0,
+    allow_drift: bool = False,
+) -> dict[str, Tuned]:
+    """Choose the settings of every method by so many trials each, which run side by side in `store`: finished ones
+    are reused, stopped ones continue. The first trial has the settings as they are; the others are spread over
+    `space_of`, with the same learning rates for every method. All trials have the same seed, `tuning_seed(seeds)`
+    for the `seeds` that are compared, and the partition, validation parts and rounds of the final runs, which are
+    `result[method].cell(seed)`. Where `config` leaves `validation` open, all of them hold 0.2 back."""
+    if trials < 2:
+        raise Error(
+            f"tune = {trials}: the first trial has the settings as they are, so at least 2 are needed"
+        )
+    config = validated(config)
+    shop = Workshop(store, federation, config, watch, allow_drift)
+    groups, labels = [], {}
+    for method in dict.fromkeys(methods):
+        mine = config.model_copy(update={"method": method, "seed": tuning_seed(seeds)})
+        labels[method] = label(parse(method, config.options))
+        groups.append(Cells(mine, federation).of([{}, *spread(space_of(mine, method), trials - 1)]))
+        shop.names.update({c.digest: f"{labels[method]}: {described(s)}" for s, c in groups[-1]})
+    found = run_trials(groups, shop, prune)
+    store.tidy()
+    made = {
+        method: Tuned(method, labels[method], tuple(g)) for method, g in zip(labels, found, strict=True)
+    }
+    for method, result in made.items():
+        try:
+            _ = result.best
+        except Error as error:
+            raise Error(f"{method}: {error}") from error
+    return made

@@ -28,6 +28,7 @@ from pfedsim.cli.options import (
 )
 from pfedsim.cli.progress import reading, say_code, say_data, screen, watching
 from pfedsim.cli.show import doctor, print_runs, show
+from pfedsim.cli.sweep import sweep
 from pfedsim.errors import Error
 from pfedsim.methods import OTHERS, TWELVE
 from pfedsim.runs.config import Config
@@ -218,6 +219,7 @@ def _state_said(run: Run) -> str:
 
 
 app.command(cls=Grouped)(compare)
+app.command(cls=Grouped)(sweep)
 app.command()(show)
 app.command()(export)
 app.command()(predict)

@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from pfedsim.errors import Error
+from pfedsim.experiments import sweep_folder
 from pfedsim.experiments.folders import delete, is_comparison
+from pfedsim.experiments.sweep_folder import is_sweep
 from pfedsim.runs.reader import is_run_folder
 
 Out = Annotated[
@@ -51,8 +53,12 @@ def _remove(place: Path) -> None:
     """Delete earlier runs, but no other files and no run in use."""
     if place.resolve() == Path.cwd() or place.resolve() in Path.cwd().parents:
         raise Error(f"{place} contains the working directory; it is not deleted")
-    if not (is_run_folder(place) or is_comparison(place)):
+    swept = is_sweep(place)
+    if not (swept or is_run_folder(place) or is_comparison(place)):
         raise Error(f"{place} contains more than a pfedsim run; it is not deleted")
     if place.is_symlink():
         raise Error(f"{place} is a symbolic link; delete its target yourself, or give another --out")
-    delete(place)
+    if swept:
+        sweep_folder.delete(place)
+    else:
+        delete(place)

@@ -54,7 +54,7 @@ Address = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print only the folder of the result")]
 Json = Annotated[bool, typer.Option("--json", help="print only the summary, as JSON")]
-OUTPUT, OTHER = "Output", "Settings without an option"
+OUTPUT, OTHER, SWEEP = "Output", "Settings without an option", "Sweep"
 FILE = "settings from a file; options override them; or a protocol by its name: pfllib"
 SET = "set any setting; may be given several times"
 DEFAULTS = {
@@ -85,7 +85,7 @@ class Grouped(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": []}
-        sections |= {group: [] for group in (*GROUPS, OTHER)}
+        sections |= {group: [] for group in (SWEEP, *GROUPS, OTHER)}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:

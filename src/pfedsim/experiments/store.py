@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,24 @@ class Store:
     def records(self, cells: Iterable[Cell]) -> list[Record]:
         """The finished ones of these cells, in order."""
         return [record for cell in cells if (record := self.find(cell))]
+
+
+def is_of_store(name: str) -> bool:
+    """Whether a store writes a file or folder of this name, relative to its folder."""
+    first, _, rest = name.partition("/")
+    if first == RUNS:
+        return names.is_ours(rest.partition("/")[2]) if "/" in rest else True
+    return not rest or ("/" not in rest and durable.final_name(rest).endswith(".json"))
+
+
+def delete_runs(folder: Path) -> None:
+    """Delete the unfinished runs of a store. Refuses if one is in use."""
+    runs = sorted((folder / RUNS).iterdir()) if (folder / RUNS).is_dir() else []
+    with ExitStack() as stack:
+        for run in runs:
+            stack.enter_context(durable.locked(run))
+        for run in runs:
+            names.remove(run)
 
 
 def _agrees(now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,16 +15,16 @@ from pfedsim.errors import Error, nearest
 from pfedsim.experiments.cell import Cell
 from pfedsim.experiments.space import drawn, grid, values_of
 from pfedsim.experiments.store import Store
+from pfedsim.experiments.sweep_folder import TRIALS
 from pfedsim.experiments.trials import Trial, Workshop, best_of, described, run_trials, rung_of
 from pfedsim.runs import config as configs
 from pfedsim.runs.config import OF_FEDERATION, OF_THE_PLACE, Config, Digests
 from pfedsim.runs.execution import Watch
-from pfedsim.runs.setup import prepare
+from pfedsim.runs.setup import one_thread, prepare
 from pfedsim.runs.unused import refuse_unused
 
 HELD_BACK = 0.2  # share of the train parts that is held back where the settings do not say
 PRUNE = 0.25  # share of the rounds after which the worse half of a sweep is pruned
-TRIALS = "trials"  # the folder of the store
 SAMPLERS = ("random", "optuna")
 NOT_SWEPT = {
     **dict.fromkeys(("data", *OF_FEDERATION), "it decides which client holds which samples"),
@@ -33,6 +34,8 @@ NOT_SWEPT = {
     **dict.fromkeys(OF_THE_PLACE, "it decides no result"),
     "digests": "it decides no result",
 }
+ONLY_NUMBERS = ("lr", "lr_decay", "momentum", "decay", "epochs", "local_steps", "batch")
+"""settings whose values need no other check than their range"""
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,7 @@ class Cells:
 
     def __init__(self, config: Config, federation: Federation):
         self._config, self._federation = config, federation
-        self._digests: dict[tuple[Any, ...], tuple[Digests, Config]] = {}
+        self._prepared: dict[str, tuple[Digests, Config]] = {}
 
     def of(self, trials: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Cell]]:
         """The cells of these settings, by dotted name, in order. Raises an error for one that cannot run."""
@@ -208,12 +211,14 @@ class Cells:
         return config
 
     def _checked(self, config: Config) -> tuple[Digests, Config]:
-        """What a run records of data and code, once for all trials with the same method and network, which are
-        prepared to see that they can run."""
-        key = (config.method, config.model, config.pretrained, config.head)
-        if key not in self._digests:
+        """What a run records of data and code, and its settings as its method has them. The run is prepared to see
+        that it can begin, once for all that differ only in `ONLY_NUMBERS`."""
+        differs = {name: v for name, v in Cell.of(config).words.items() if name not in ONLY_NUMBERS}
+        key = json.dumps(differs, sort_keys=True, default=str)
+        if key not in self._prepared:
             here = {"engine": "serial", "workers": 1, "address": None, "time_limit": None}
-            session = prepare(config.model_copy(update=here), self._federation)
-            session.begin()
-            self._digests[key] = session.config.digests, session.config
-        return self._digests[key]
+            with one_thread():
+                session = prepare(config.model_copy(update=here), self._federation)
+                session.begin()
+            self._prepared[key] = session.config.digests, session.config
+        return self._prepared[key]

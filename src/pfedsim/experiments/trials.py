@@ -123,7 +123,10 @@ class Workshop:
     def _tell(self, cell: Cell, done: Progress) -> None:
         if self.watch is not None:
             name = self.names.get(Cell(cell.words).digest)
-            self.watch(replace(done, method=name) if name and done.method else done)
+            untold = replace(
+                done, micro=None, mean=None
+            )  # nobody sees a test score before the choice is made
+            self.watch(replace(untold, method=name) if name and done.method else untold)
 
 
 def work_in(folder: Path, place: Mapping[str, Any], federation: Federation | None) -> Work:

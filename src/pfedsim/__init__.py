@@ -27,6 +27,7 @@ _HOMES = {
     "compare": "pfedsim.api",
     "federate": "pfedsim.api",
     "load": "pfedsim.export.read",
+    "sweep": "pfedsim.api",
     "train": "pfedsim.api",
 }
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pfedsim.api import check as check
     from pfedsim.api import compare as compare
     from pfedsim.api import federate as federate
+    from pfedsim.api import sweep as sweep
     from pfedsim.api import train as train
     from pfedsim.core.method import AtLeastZero as AtLeastZero
     from pfedsim.core.method import Count as Count

@@ -22,6 +22,7 @@ from pfedsim.runs.unused import refuse_unused
 if TYPE_CHECKING:
     from pfedsim.dev.conformance import Result
     from pfedsim.experiments.compare import Comparison
+    from pfedsim.experiments.sweep import Sweep
 
 
 def federate(data: str | Path | DataSet = "digits", **settings: Any) -> Federation:
@@ -76,12 +77,14 @@ def compare(
     watch: Watch | None = None,
     rerun: Sequence[str] = (),
     allow_drift: bool = False,
+    tune: int = 0,
     **settings: Any,
 ) -> Comparison:
     """Runs every method with every seed on the federation; `settings` as for `train`. In `out` finished runs
     are reused, except those of the methods in `rerun`, and stopped ones continue; without it the folder lives
     as long as the result. With `engine="ray"` whole runs go onto the cluster, one per core; `allow_drift`: also
-    onto nodes with other software or hardware."""
+    onto nodes with other software or hardware. With `tune=9` the settings of every method are first chosen by nine
+    trials each, on validation parts."""
     from pfedsim.experiments.compare import compare as run_all
 
     if isinstance(methods, (str, Method)) or not methods:
@@ -95,7 +98,35 @@ def compare(
     config = _config(federation, given)
     refuse_unused(given, config, specs)
     place = None if out is None else Path(out)
-    return run_all(config, specs, list(seeds), place, watch, federation, rerun, allow_drift)
+    return run_all(config, specs, list(seeds), place, watch, federation, rerun, allow_drift, tune)
+
+
+def sweep(
+    federation: Federation,
+    method: str | Method = "pfedsim",
+    over: Mapping[str, Any] | None = None,
+    trials: int | None = None,
+    sampler: str = "random",
+    prune: float | None = None,
+    out: str | Path | None = None,
+    watch: Watch | None = None,
+    allow_drift: bool = False,
+    **settings: Any,
+) -> Sweep:
+    """Runs `method` with every combination of `over`, such as `{"lr": [0.01, 0.03], "pfedsim.rho": [0.3, 0.5]}`, or
+    with `trials` of them, then also from ranges such as `"0.001..0.1:log"`. Trials are judged on validation parts,
+    never on test parts; `sweep(...).best.settings` is what `train` takes. The worse half ends after the share `prune`
+    of the rounds (None: a quarter). `sampler`: random, or optuna. Other arguments as for `compare`."""
+    from pfedsim.experiments.sweep import sweep as run_all
+
+    if not isinstance(over, Mapping) or not over:
+        raise Error(f"sweep takes over = {{'lr': [0.01, 0.03]}}, the settings to vary, not {_short(over)}")
+    given, chosen = _nested(settings), _method(method)
+    config = _config(federation, {**given, **chosen})
+    refuse_unused(given, config)
+    place = None if out is None else Path(out)
+    how: dict[str, Any] = {"trials": trials, "sampler": sampler, "prune": prune, "watch": watch}
+    return run_all(config, over, place, federation, **how, allow_drift=allow_drift)
 
 
 def check(method: str | Method) -> list[Result]:

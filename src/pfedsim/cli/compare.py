@@ -48,6 +48,18 @@ Seeds = Annotated[
     str,
     typer.Option("--seeds", metavar="N,...", help="seeds: 42,43 or 42-44", rich_help_panel="Training"),
 ]
+Tune = Annotated[
+    int,
+    typer.Option(
+        "--tune",
+        min=0,
+        metavar="N",
+        help="first choose every method's settings by N trials each, on validation parts: the settings as they are, and "
+        "others spread over the learning rate and the options that the method declares [default: 0, none]",
+        show_default=False,
+        rich_help_panel="Method and model",
+    ),
+]
 Rerun = Annotated[
     str, typer.Option("--rerun", metavar="METHODS", help="delete the runs of these methods first")
 ]
@@ -58,6 +70,7 @@ def compare(
     config: Config,
     methods: Methods = "local,fedavg,pfedsim",
     seeds: Seeds = "42",
+    tune: Tune = 0,
     columns: Columns = "",
     rerun: Rerun = "",
     out: Out = None,
@@ -68,7 +81,8 @@ def compare(
 ) -> None:
     """Run several methods on the same federation and compare them. Local-Only is always included."""
     named, asked_seeds = specs(methods), numbers(seeds)
-    asked = sha256(f"{config.digest()} {named} {asked_seeds}".encode()).hexdigest()
+    how = f" {tune} trials" * bool(tune)
+    asked = sha256(f"{config.digest()} {named} {asked_seeds}{how}".encode()).hexdigest()
     place = out or Path("runs") / f"compare-{slug(config.data)}-{asked[:6]}"
     check_columns(listed(columns))
     if fresh:
@@ -95,6 +109,7 @@ def compare(
                 federation,
                 listed(rerun),
                 allow_drift,
+                tune,
             )
     _report(result, place, listed(columns), quiet, as_json)
 

@@ -61,6 +61,7 @@ def _bars(console: Console, lines: bool) -> Iterator[Callable[[str, Done], None]
             if done.round == done.rounds:
                 progress.remove_task(tasks.pop(name))
                 if lines:
-                    console.print(f"{name}: finished, accuracy {score}", highlight=False)
+                    said = f", accuracy {score}" if score else ""
+                    console.print(f"{name}: finished{said}", highlight=False)
 
         yield tell

@@ -17,11 +17,13 @@ from pfedsim.cli.side_by_side import watching_several
 from pfedsim.errors import Error
 from pfedsim.experiments.space import parse_over
 from pfedsim.experiments.sweep_folder import is_sweep
+from pfedsim.experiments.vary import OPTUNA, space_over
 from pfedsim.runs.config import Config
 from pfedsim.runs.reader import slug
 
 if TYPE_CHECKING:
     from pfedsim.experiments.sweep import Sweep
+    from pfedsim.runs.execution import Progress
 
 Over = Annotated[
     list[str],
@@ -83,12 +85,13 @@ def sweep(
     """Run one method with several settings and choose the best on validation parts, never on test parts. The same
     command continues a stopped sweep and reuses finished trials; best.toml in its folder is the best one, to run."""
     space = parse_over(over)
+    space_over(config, space, trials, sampler)  # before any data is read
     place = out or _place(config)
     if fresh:
         make_room(place, False, fresh)
     elif place.exists() and not is_sweep(place):
         raise Error(f"{place} is not a sweep's folder; give another --out")
-    if sampler == "optuna":
+    if sampler == OPTUNA:
         from pfedsim.experiments.suggest import check_optuna
 
         check_optuna()
@@ -101,8 +104,15 @@ def sweep(
             federation = federate(config, tell=tell)
         say_data(console, config.data, federation.data, silent)
         with watching_several(console, silent) as watch:
+
+            def tell(done: Progress) -> None:
+                if (
+                    console.is_terminal or done.note or done.round == done.rounds
+                ):  # one line for each elsewhere
+                    watch(done.method, done)
+
             how: dict[str, Any] = {"trials": trials, "sampler": sampler, "prune": prune}
-            how |= {"watch": lambda done: watch(done.method, done), "allow_drift": allow_drift}
+            how |= {"watch": tell, "allow_drift": allow_drift}
             result = run_all(config, space, place, federation, **how)
     _report(result, place, console, quiet, as_json)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -16,12 +16,14 @@ import numpy as np
 from pfedsim.data.federation import Federation
 from pfedsim.errors import Error, nearest
 from pfedsim.experiments.cell import Cell
-from pfedsim.experiments.folders import Folders
+from pfedsim.experiments.folders import CHOSEN, TUNING, Folders, but_for_place
 from pfedsim.experiments.runner import run as run_side_by_side
+from pfedsim.experiments.store import Store
+from pfedsim.experiments.tune import Tuned, Tuning, tuned
 from pfedsim.methods import METHODS, label, parse
-from pfedsim.runs.config import Config
+from pfedsim.runs.config import OF_THE_PLACE, Config
 from pfedsim.runs.execution import Watch
-from pfedsim.runs.reader import Run
+from pfedsim.runs.reader import Run, slug
 from pfedsim.runs.setup import federate
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ class Comparison:
     seeds: tuple[int, ...]
     keep: Any = field(default=None, repr=False, compare=False)
     """keeps a temporary folder alive"""
+    tuning: Tuning | None = None
+    """how the methods were tuned; None: all have the settings as given"""
     _differences: dict[tuple[str, str, str], Difference] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -126,25 +130,32 @@ def compare(
     federation: Federation | None = None,
     rerun: Sequence[str] = (),
     allow_drift: bool = False,
+    tune: int = 0,
 ) -> Comparison:
     """Run every method with every seed in `out`, on `federation` (default: that of the configuration). Local-Only
     is always included. `rerun`: methods whose earlier runs are deleted first; `allow_drift`: nodes of a cluster
-    may differ from this machine."""
+    may differ from this machine; `tune`: choose every method's settings by so many trials on validation parts."""
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise Error(f"seeds {', '.join(map(str, seeds)) or 'missing'}: give different integers from 0")
     specs = with_local_only(config, methods)
-    again = {_named(name, specs) for name in rerun}
+    again = {specs[_named(name, specs)] for name in rerun}
     keep = tempfile.TemporaryDirectory(prefix="pfedsim-") if out is None else None
-    store = Folders(Path(keep.name) if keep else Path(str(out)), federation or federate(config))
+    folder, federation = Path(keep.name) if keep else Path(str(out)), federation or federate(config)
+    chosen = _tuned(config, specs, tune, folder, federation, seeds, watch, allow_drift) if tune else {}
+    place = {name: getattr(config, name) for name in OF_THE_PLACE if name in config.model_fields_set}
     cells = {
-        (specs[spec], seed): Cell.of(config.model_copy(update={"method": spec, "seed": seed}))
+        (specs[spec], seed): Cell({**chosen[spec].cell(seed).words, **place})
+        if tune
+        else Cell.of(config.model_copy(update={"method": spec, "seed": seed}))
         for spec in specs
         for seed in seeds
     }
+    titles = {but_for_place(cell): name for (name, _), cell in cells.items()} if tune else {}
+    store = Folders(folder, federation, titles)
     for cell in cells.values():  # check everything before anything is deleted or run
         store.resolved(cell)
-    for cell in cells.values():
-        if cell.config.method in again:
+    for (name, _), cell in cells.items():
+        if name in again:
             store.remove(cell)
     found = {key: store.find(cell) for key, cell in cells.items()}
     missing = [cells[key] for key, run in found.items() if run is None]
@@ -155,7 +166,24 @@ def compare(
     runs: dict[str, dict[int, Run]] = {}
     for (name, seed), cell in cells.items():
         runs.setdefault(name, {})[seed] = found[name, seed] or Run(store.path(cell), trust=True)
-    return Comparison(runs, tuple(seeds), keep)
+    return Comparison(runs, tuple(seeds), keep, Tuning.read(folder) if tune else None)
+
+
+def _tuned(
+    config: Config,
+    specs: Mapping[str, str],
+    trials: int,
+    folder: Path,
+    federation: Federation,
+    seeds: Sequence[int],
+    watch: Watch | None,
+    allow_drift: bool,
+) -> dict[str, Tuned]:
+    """The methods with the settings chosen for them, which the folder keeps."""
+    store = Store(folder / TUNING)
+    found = tuned(config, list(specs), trials, store, federation, seeds, watch, allow_drift=allow_drift)
+    Tuning.of(found).write(folder)
+    return found
 
 
 def with_local_only(config: Config, methods: Sequence[str]) -> dict[str, str]:
@@ -234,13 +262,18 @@ def _work_in(folder: Path, federation: Federation | None) -> Work:
 def load(folder: Path) -> Comparison:
     """Load the comparison in a folder written by `compare`, with the seeds that all methods have."""
     finished = [Run(p) for p in sorted(folder.iterdir()) if (p / "summary.json").is_file()]
+    tuning = Tuning.read(folder) if (folder / CHOSEN).is_file() else None
+    titles = {slug(title): title for title in tuning.methods} if tuning else {}
     by_method: dict[str, dict[int, Run]] = {}
     for run in sorted(finished, key=_order):
-        by_method.setdefault(run.summary["method"], {})[run.summary["seed"]] = run
+        seed = run.summary["seed"]
+        title = titles.get(run.path.name.removesuffix(f"-seed{seed}"), run.summary["method"])
+        by_method.setdefault(title, {})[seed] = run
     seeds = sorted(set.intersection(*map(set, by_method.values()))) if by_method else []
     if ALONE not in by_method or not seeds:
         raise Error(f"{folder} is not finished: no seed of {ALONE} and of all other methods is complete")
-    return Comparison({m: {s: by[s] for s in seeds} for m, by in by_method.items()}, tuple(seeds))
+    runs = {m: {s: by[s] for s in seeds} for m, by in by_method.items()}
+    return Comparison(runs, tuple(seeds), tuning=tuning)
 
 
 def _order(run: Run) -> tuple[int, str]:

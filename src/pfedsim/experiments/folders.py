@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,16 +11,21 @@ from pfedsim import durable
 from pfedsim.durable import locked
 from pfedsim.errors import Error
 from pfedsim.experiments.cell import Cell
+from pfedsim.experiments.store import delete_runs, is_of_store
 from pfedsim.methods import label
 from pfedsim.runs import names
-from pfedsim.runs.config import Config
+from pfedsim.runs.config import OF_THE_PLACE, Config
 from pfedsim.runs.reader import Run, is_run_folder, load_config, slug
 
 if TYPE_CHECKING:
     from pfedsim.data.federation import Federation
     from pfedsim.runs.execution import Watch
 
-BESIDE = ("table.md", "table.tex", "table.csv", "gains.csv", "figures", "report.html")
+TUNING, CHOSEN = (
+    "tuning",
+    "tuning.json",
+)  # the store of the trials by which methods were tuned; what was chosen
+BESIDE = ("table.md", "table.tex", "table.csv", "gains.csv", "figures", "report.html", TUNING, CHOSEN)
 """the other files and folders in a comparison's folder"""
 
 
@@ -29,7 +35,9 @@ def is_comparison(place: Path) -> bool:
         return False
     found = list(place.iterdir())
     others = [p for p in found if durable.final_name(p.name) not in BESIDE]
-    return all(p.is_dir() and is_run_folder(p) for p in others) and (bool(others) or not found)
+    return all(p.is_dir() and is_run_folder(p) for p in others) and (
+        bool(others) or not found or (place / TUNING).is_dir()
+    )
 
 
 def runs_in(place: Path) -> list[Path]:
@@ -46,6 +54,7 @@ def delete(place: Path) -> None:
     with ExitStack() as stack:
         for run in runs:
             stack.enter_context(locked(run))
+        delete_runs(place / TUNING)
         for run in runs:
             names.remove(run)
         if place.is_dir():
@@ -55,6 +64,8 @@ def delete(place: Path) -> None:
 def _is_beside(name: str) -> bool:
     """Whether `compare` writes a file or folder of this name, relative to its own folder, beside the runs."""
     first, _, rest = name.partition("/")
+    if first == TUNING:
+        return is_of_store(rest)
     return durable.final_name(first) in BESIDE and (not rest or names.is_ours(name))
 
 
@@ -67,23 +78,25 @@ def _is_ours(name: str) -> bool:
 class Folders:
     """The store of a comparison: finds and runs its cells."""
 
-    def __init__(self, folder: Path, federation: Federation):
-        self.folder, self.federation = folder, federation
-        self._resolved: dict[str, Config] = {}  # by method: a seed changes nothing else
+    def __init__(self, folder: Path, federation: Federation, titles: Mapping[str, str] | None = None):
+        """`titles`: what methods with tuned options are called, by `but_for_place(cell)`."""
+        self.folder, self.federation, self._titles = folder, federation, titles or {}
+        self._resolved: dict[str, Config] = {}  # a seed changes nothing else
 
     def path(self, cell: Cell) -> Path:
-        return self.folder / f"{slug(label(cell.config.method_made()))}-seed{cell.config.seed}"
+        title = self._titles.get(but_for_place(cell)) or label(cell.config.method_made())
+        return self.folder / f"{slug(title)}-seed{cell.config.seed}"
 
     def resolved(self, cell: Cell) -> Config:
         """The cell's configuration with all defaults filled in. Raises an error if its method cannot run."""
         from pfedsim.runs.setup import prepare
 
-        config = cell.config
-        if config.method not in self._resolved:
+        config, key = cell.config, but_for_place(cell)
+        if key not in self._resolved:
             session = prepare(config, self.federation)
             session.begin()
-            self._resolved[config.method] = session.config
-        return self._resolved[config.method].model_copy(update={"seed": config.seed})
+            self._resolved[key] = session.config
+        return self._resolved[key].model_copy(update={"seed": config.seed})
 
     def find(self, cell: Cell) -> Run | None:
         """The cell's run, or None if it is not finished. Raises an error if the folder holds another run."""
@@ -110,6 +123,11 @@ class Folders:
         folder = self.path(cell)
         if folder.is_dir() and is_run_folder(folder):
             delete(folder)
+
+
+def but_for_place(cell: Cell) -> str:
+    """What runs of a cell with any seed, anywhere, have in common."""
+    return Cell({k: v for k, v in cell.words.items() if k not in (*OF_THE_PLACE, "seed")}).digest
 
 
 def _another(folder: Path, before: Config, wanted: Config, method: str) -> str:

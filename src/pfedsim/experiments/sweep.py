@@ -5,35 +5,23 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pfedsim.data.federation import Federation
-from pfedsim.errors import Error, nearest
+from pfedsim.errors import Error
 from pfedsim.experiments.cell import Cell
-from pfedsim.experiments.space import drawn, grid, values_of
+from pfedsim.experiments.space import drawn, grid
 from pfedsim.experiments.store import Store
 from pfedsim.experiments.sweep_folder import TRIALS
 from pfedsim.experiments.trials import Trial, Workshop, best_of, described, run_trials, rung_of
-from pfedsim.runs import config as configs
-from pfedsim.runs.config import OF_FEDERATION, OF_THE_PLACE, Config, Digests
+from pfedsim.experiments.vary import RANDOM, changed, space_over, validated
+from pfedsim.runs.config import Config, Digests
 from pfedsim.runs.execution import Watch
 from pfedsim.runs.setup import one_thread, prepare
-from pfedsim.runs.unused import refuse_unused
 
-HELD_BACK = 0.2  # share of the train parts that is held back where the settings do not say
 PRUNE = 0.25  # share of the rounds after which the worse half of a sweep is pruned
-SAMPLERS = ("random", "optuna")
-NOT_SWEPT = {
-    **dict.fromkeys(("data", *OF_FEDERATION), "it decides which client holds which samples"),
-    "validation": "it decides by which samples trials are judged",
-    "seed": "a seed is not chosen, it is repeated",
-    "score": "it decides when clients are scored",
-    **dict.fromkeys(OF_THE_PLACE, "it decides no result"),
-    "digests": "it decides no result",
-}
 ONLY_NUMBERS = ("lr", "lr_decay", "momentum", "decay", "epochs", "local_steps", "batch")
 """settings whose values need no other check than their range"""
 
@@ -87,19 +75,12 @@ def sweep(
     `trials` of them. `prune`: the share of the rounds after which the worse half ends (None: a quarter, if a round is
     scored there; 0: never). Finished trials in `out` are reused, stopped ones continue."""
     config = validated(config)
-    space = {name: values_of(name, values) for name, values in over.items()}
-    _check_space(space)
-    if sampler not in SAMPLERS:
-        raise Error(f"there is no sampler {sampler!r}; {nearest(sampler, SAMPLERS)}")
-    if trials is not None and trials < 1:
-        raise Error(f"trials = {trials}: there should be at least one")
-    if trials is None and sampler != SAMPLERS[0]:
-        raise Error(f"sampler = {sampler!r} has no effect on a grid: say how many trials it may draw")
+    space = space_over(config, over, trials, sampler)
     keep = tempfile.TemporaryDirectory(prefix="pfedsim-") if out is None else None
     folder = Path(keep.name) if keep else Path(str(out))
     shop = Workshop(Store(folder / TRIALS), federation, config, watch, allow_drift)
     cells = Cells(config, federation)
-    if sampler == SAMPLERS[0]:
+    if sampler == RANDOM:
         asked = grid(space) if trials is None else drawn(space, trials, config.seed)
         group = cells.of(asked)
         share = _share(prune, [cell for _, cell in group])
@@ -129,29 +110,6 @@ def _run(
 ) -> list[Trial]:
     shop.names.update({cell.digest: described(settings) for settings, cell in group})
     return run_trials([group], shop, share, before)[0]
-
-
-def validated(config: Config) -> Config:
-    """The configuration with a validation part, which trials are judged by."""
-    if config.validation:
-        return config
-    if "validation" in config.model_fields_set:
-        raise Error(
-            "validation = 0: trials are judged on validation parts; leave it out for "
-            f"{HELD_BACK}, or set another share"
-        )
-    return config.model_copy(update={"validation": HELD_BACK})
-
-
-def _check_space(space: Mapping[str, Any]) -> None:
-    if not space:
-        raise Error("a sweep needs the settings to vary, such as lr=0.003,0.01,0.03")
-    for name in space:
-        why = NOT_SWEPT.get(name.partition(".")[0])
-        if why is not None:
-            raise Error(
-                f"over {name}: {why}, so there is nothing to choose by validation; use --set or an option"
-            )
 
 
 def _share(prune: float | None, cells: Sequence[Cell]) -> float:
@@ -186,29 +144,12 @@ class Cells:
         return made
 
     def _cell(self, settings: Mapping[str, Any]) -> Cell:
-        config = self.config(settings)
+        config = changed(self._config, settings)
         digests, planned = self._checked(config)
         assert planned.rounds is not None
         resolved = config.resolved(self._federation.data.defaults, self._federation.clients)
         content = resolved.model_copy(update={"digests": digests, "buffers": planned.buffers}).plain()
         return Cell({**content, "backend": config.backend})
-
-    def config(self, settings: Mapping[str, Any]) -> Config:
-        """The configuration with these settings changed."""
-        words = deepcopy(dict(Cell.of(self._config).words))
-        nested: dict[str, Any] = {}
-        for name, value in settings.items():
-            configs.assign(words, name, value)
-            configs.assign(nested, name, value)
-        config = configs.check(words)
-        refuse_unused(nested, config)
-        method, table = config.method_made(), configs.table_of(config.method)
-        for option, value in nested.get(table, {}).items():
-            if getattr(method, option) != value:
-                raise Error(
-                    f"over {table}.{option}: it has no effect on {config.method!r}, which sets it itself"
-                )
-        return config
 
     def _checked(self, config: Config) -> tuple[Digests, Config]:
         """What a run records of data and code, and its settings as its method has them. The run is prepared to see

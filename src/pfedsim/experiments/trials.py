@@ -121,12 +121,15 @@ class Workshop:
         return {**of_place, "engine": "serial", "address": None, "state": False}
 
     def _tell(self, cell: Cell, done: Progress) -> None:
-        if self.watch is not None:
-            name = self.names.get(Cell(cell.words).digest)
-            untold = replace(
-                done, micro=None, mean=None
-            )  # nobody sees a test score before the choice is made
-            self.watch(replace(untold, method=name) if name and done.method else untold)
+        """Pass on a run's progress under its trial's name, without the test scores: nobody sees one before the
+        choice is made."""
+        if self.watch is None:
+            return
+        name, last = self.names.get(Cell(cell.words).digest), dict(cell.extra).get("round")
+        if name and last:
+            name, done = f"{name} (up to round {last})", replace(done, rounds=last)
+        method = name if name and done.method else done.method
+        self.watch(replace(done, method=method, micro=None, mean=None))
 
 
 def work_in(folder: Path, place: Mapping[str, Any], federation: Federation | None) -> Work:

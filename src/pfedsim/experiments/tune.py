@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
+from pfedsim import durable, seal
 from pfedsim.data.federation import Federation
 from pfedsim.errors import Error
 from pfedsim.experiments.cell import Cell
+from pfedsim.experiments.folders import CHOSEN
 from pfedsim.experiments.space import Range, rounded, spread, values_of
 from pfedsim.experiments.store import Store
-from pfedsim.experiments.sweep import Cells, validated
+from pfedsim.experiments.sweep import Cells
 from pfedsim.experiments.trials import Trial, Workshop, best_of, described, run_trials
+from pfedsim.experiments.vary import validated
 from pfedsim.methods import METHODS, label, parse
 from pfedsim.runs.config import Config, table_of
 from pfedsim.runs.execution import Watch
 
+FORMAT = "pfedsim tuning 1"
 DECADE = 10  # learning rates are tried from a tenth to ten times that of the settings
 
 
@@ -44,6 +49,49 @@ class Tuned:
     def cell(self, seed: int) -> Cell:
         """The run of the chosen settings with this seed. Its words leave nothing open."""
         return Cell({**self.best.cell.words, "seed": seed})
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How the methods of a comparison were tuned, as its folder keeps it."""
+
+    trials: int
+    """of each method"""
+    seed: int
+    validation: float
+    """the share of the train parts by which settings were chosen"""
+    methods: Mapping[str, Mapping[str, Any]]
+    """by label: `chosen` settings, their `validation` accuracy, that of the settings `as_given`, and all `trials`"""
+
+    @classmethod
+    def of(cls, found: Mapping[str, Tuned]) -> Tuning:
+        config = next(iter(found.values())).best.config
+        methods = {
+            t.label: {
+                "chosen": dict(t.chosen),
+                "validation": t.best.validation,
+                "as_given": t.trials[0].validation,
+                "trials": [
+                    {"settings": dict(x.settings), "validation": x.validation, "outcome": x.outcome}
+                    for x in t.trials
+                ],
+            }
+            for t in found.values()
+        }
+        trials = min(len(t.trials) for t in found.values())
+        return cls(trials, config.seed, config.validation, methods)
+
+    def write(self, folder: Path) -> None:
+        durable.make_folder(folder)
+        durable.write(folder / CHOSEN, seal.sealed({"format": FORMAT, **asdict(self)}).encode())
+
+    @classmethod
+    def read(cls, folder: Path) -> Tuning:
+        """What `write` has written. Raises an error if it is damaged."""
+        content = seal.load(folder / CHOSEN, "what was chosen by tuning")
+        if content.get("format") != FORMAT:
+            raise Error(f"{folder / CHOSEN} is not what compare --tune writes ({FORMAT!r} expected)")
+        return cls(**{f.name: content[f.name] for f in fields(cls)})
 
 
 def tuning_seed(seeds: Sequence[int]) -> int:

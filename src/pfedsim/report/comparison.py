@@ -15,6 +15,8 @@ from rich.console import Console
 from pfedsim import durable, escape
 from pfedsim.errors import Error
 from pfedsim.experiments.compare import ALONE, COMMON, Comparison
+from pfedsim.experiments.trials import described
+from pfedsim.experiments.tune import Tuning
 from pfedsim.report import pictures
 from pfedsim.report.columns import check_columns
 from pfedsim.report.document import (
@@ -34,7 +36,7 @@ from pfedsim.report.screen import terminal
 from pfedsim.report.statistics import Difference
 from pfedsim.report.tables import counted, mean_std, size
 
-ACCURACY, CLIENTS = "Accuracy, %", "Clients"
+ACCURACY, CLIENTS, SETTINGS = "Accuracy, %", "Clients", "Settings"
 SERVED, TUNED = "Difference as served, points", "Difference, fine-tuned, points"
 
 
@@ -117,16 +119,35 @@ def tables(comparison: Comparison, chosen: Sequence[str] = ()) -> list[Table]:
     """One table for each subject; with `chosen`, one table of only these columns."""
     shown = columns(comparison)
     if not chosen:
-        return [
+        made = [
             _table(comparison, title, [c for c in shown if c.table == title])
             for title in dict.fromkeys(c.table for c in shown)
         ]
+        return [*made, *([_settings(comparison.tuning, comparison.methods)] if comparison.tuning else [])]
     check_columns(chosen)
     by_name = {column.name: column for column in shown}
     for name in chosen:
         if name not in by_name:
             raise Error(f"--columns {name}: these runs have no such scores or methods")
     return [_table(comparison, "Comparison", [by_name[name] for name in chosen])]
+
+
+def _settings(tuning: Tuning, methods: Sequence[str]) -> Table:
+    """Whether each method's settings were tuned, and which were chosen."""
+    rows = []
+    for method in methods:
+        found = tuning.methods.get(method)
+        if found is None:  # a run that was put into the folder later
+            rows.append(entries(method, "default", "-", "-", "-", "-"))
+            continue
+        scores = [
+            f"{100 * v:.2f}" if v is not None else "-" for v in (found["validation"], found["as_given"])
+        ]
+        chosen = described(found["chosen"]) if found["chosen"] else "-"
+        what = "tuned" if found["chosen"] else "default was best"
+        rows.append(entries(method, what, len(found["trials"]), chosen, *scores))
+    head = ["method", "settings", "trials", "chosen", "validation: chosen, %", "validation: default, %"]
+    return Table("settings", SETTINGS, head, rows)
 
 
 def _table(comparison: Comparison, title: str, shown: Sequence[Column]) -> Table:
@@ -150,6 +171,8 @@ def caption(comparison: Comparison) -> str:
     seeds = f"seed{'s' * (len(comparison.seeds) > 1)} {', '.join(map(str, comparison.seeds))}"
     tuned = f"fine-tuned: after {counted(comparison.epochs, 'local epoch')}; " if comparison.epochs else ""
     spread = "mean (std over seeds)" if len(comparison.seeds) > 1 else "one seed"
+    if comparison.tuning:
+        tuned += f"settings of each method: the best of {comparison.tuning.trials} trials by validation; "
     covers = {d.over for m in comparison.methods if m != ALONE for d in [comparison.difference(m, ALONE)]}
     return (
         f"{summary['data']}, {counted(summary['clients'], 'client')}, {counted(summary['rounds'], 'round')}, {seeds}: "

@@ -88,10 +88,21 @@ def verdict(sweep: Sweep) -> str:
     counts = {what: sum(t.outcome == what for t in sweep.trials) for what in (PRUNED, DIVERGED)}
     others = ", ".join(f"{counted(n, 'trial')} {what}" for what, n in counts.items() if n)
     test = best.record.found["served"]["micro"]
+    edges = [name for name in sweep.over if _at_edge(sweep, name)]
+    beyond = f" It lies at the edge of {' and '.join(edges)}: values beyond may do better." if edges else ""
     return (
         f"Best: {described(best.settings)} with {_percent(best.validation)}% after round {best.round}"
-        f"{f' ({others})' if others else ''}. On the test parts, by which nothing was chosen, it has {_percent(test)}%."
+        f"{f' ({others})' if others else ''}. On the test parts, by which nothing was chosen, it has "
+        f"{_percent(test)}%.{beyond}"
     )
+
+
+def _at_edge(sweep: Sweep, name: str) -> bool:
+    """Whether the best trial has the lowest or highest of several numbers that were tried."""
+    tried = [t.settings[name] for t in sweep.trials]
+    if len(set(map(repr, tried))) < 3 or not all(type(v) in (int, float) for v in tried):
+        return False
+    return sweep.best.settings[name] in (min(tried), max(tried))
 
 
 def picture(sweep: Sweep) -> Figure:

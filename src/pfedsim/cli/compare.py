@@ -24,6 +24,7 @@ from pfedsim.runs.reader import slug
 
 if TYPE_CHECKING:
     from pfedsim.experiments.compare import Comparison
+    from pfedsim.runs.execution import Progress
 
 Columns = Annotated[
     str,
@@ -54,8 +55,8 @@ Tune = Annotated[
         "--tune",
         min=0,
         metavar="N",
-        help="first choose every method's settings by N trials each, on validation parts: the settings as they are, and "
-        "others spread over the learning rate and the options that the method declares [default: 0, none]",
+        help="first choose every method's settings by N trials each, on validation parts: the settings as they are "
+        "and others, spread over its learning rate and the options that it declares [default: 0, none]",
         show_default=False,
         rich_help_panel="Method and model",
     ),
@@ -100,12 +101,18 @@ def compare(
             federation = federate(config, tell=tell)
         say_data(console, config.data, federation.data, silent)
         with watching_several(console, silent) as watch:
+
+            def heard(done: Progress) -> None:
+                trial = done.micro is None and done.round != done.rounds  # or a run before its first score
+                if console.is_terminal or done.note or not trial:
+                    watch(done.method, done)
+
             result = run_all(
                 config,
                 named,
                 asked_seeds,
                 place,
-                lambda done: watch(done.method, done),
+                heard,
                 federation,
                 listed(rerun),
                 allow_drift,

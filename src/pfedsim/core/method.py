@@ -135,6 +135,7 @@ class Method:
     elsewhere: ClassVar[str] = ""  # what other code bases get wrong about it
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # named sets of options
     search: ClassVar[Mapping[str, Sequence[Any]]] = {}  # option -> values to try when it is tuned
+    rate: ClassVar[str] = "lr"  # its learning rate, which tuning always varies: the run's, or an option
     beside: ClassVar[str] = (
         ""  # what predictions need beside the network: `StartingPoint.predict` asks for it
     )

@@ -133,15 +133,25 @@ class Cells:
         self._prepared: dict[str, tuple[Digests, Config]] = {}
 
     def of(self, trials: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Cell]]:
-        """The cells of these settings, by dotted name, in order. Raises an error for one that cannot run."""
+        """The cells of these settings, by dotted name, in order. Raises an error for one that cannot run, or that is
+        the run of another."""
         made = [(settings, self._cell(settings)) for settings in trials]
-        seen: dict[str, Mapping[str, Any]] = {}
+        first: dict[str, Mapping[str, Any]] = {}
         for settings, cell in made:
-            if cell.digest in seen:
-                same = f"{described(seen[cell.digest])} and {described(settings)}"
-                raise Error(f"over {next(iter(settings), '')}: {same} are the same run")
-            seen[cell.digest] = settings
+            same = first.setdefault(cell.digest, settings)
+            if same is not settings:
+                raise Error(
+                    f"{described(same)} and {described(settings)} are the same run; leave one of them out"
+                )
         return made
+
+    def different(self, trials: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Cell]]:
+        """The same, without the runs that are those of earlier settings."""
+        first: dict[str, tuple[Mapping[str, Any], Cell]] = {}
+        for settings in trials:
+            cell = self._cell(settings)
+            first.setdefault(cell.digest, (settings, cell))
+        return list(first.values())
 
     def _cell(self, settings: Mapping[str, Any]) -> Cell:
         config = changed(self._config, settings)

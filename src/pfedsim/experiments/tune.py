@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from pfedsim import durable, seal
+from pfedsim.core.method import Method
 from pfedsim.data.federation import Federation
 from pfedsim.errors import Error
 from pfedsim.experiments.cell import Cell
 from pfedsim.experiments.folders import CHOSEN
-from pfedsim.experiments.space import Range, rounded, spread, values_of
+from pfedsim.experiments.space import Range, rounded, split, spread, values_of
 from pfedsim.experiments.store import Store
 from pfedsim.experiments.sweep import Cells
 from pfedsim.experiments.trials import Trial, Workshop, best_of, described, run_trials
@@ -23,6 +23,7 @@ from pfedsim.runs.config import Config, table_of
 from pfedsim.runs.execution import Watch
 
 FORMAT = "pfedsim tuning 1"
+LR = "lr"
 DECADE = 10  # learning rates are tried from a tenth to ten times that of the settings
 
 
@@ -100,17 +101,25 @@ def tuning_seed(seeds: Sequence[int]) -> int:
 
 
 def space_of(config: Config, method: str) -> dict[str, Any]:
-    """What is tried for this method, by dotted name: the learning rate, and the options that it declares in `search`,
-    except those that the user has set."""
+    """What is tried for this method, by dotted name: its learning rate, from a tenth to ten times what it is, and
+    the options that it declares in `search`; none of the options that the user has set."""
     made, table = parse(method, config.options), table_of(method)
-    plain = parse(re.sub(r"\(.*\)\s*$", "", method).partition(":")[0] if table in METHODS else method)
-    kept = {name for name in made.search if name in config.options.get(table, {})}
-    kept |= {name for name in made.search if getattr(made, name) != getattr(plain, name)}
-    lr = Range(rounded(config.lr / DECADE), rounded(config.lr * DECADE), log=True)
-    own = {
-        f"{table}.{name}": values_of(name, list(v)) for name, v in made.search.items() if name not in kept
-    }
-    return {"lr": lr, **own}
+    kept = {*config.options.get(table, {}), *_stated(method, made)}
+    space: dict[str, Any] = {}
+    if made.rate not in kept:
+        now = config.lr if made.rate == LR else float(getattr(made, made.rate))
+        name = LR if made.rate == LR else f"{table}.{made.rate}"
+        space[name] = Range(rounded(now / DECADE), rounded(now * DECADE), log=True)
+    own = {option: values for option, values in made.search.items() if option not in kept}
+    return space | {f"{table}.{option}": values_of(option, list(values)) for option, values in own.items()}
+
+
+def _stated(method: str, made: Method) -> set[str]:
+    """The options that are given with the name: by a preset, or in parentheses."""
+    name, _, inside = method.partition("(")
+    preset = name.strip().partition(":")[2]
+    words = {part.partition("=")[0].strip() for part in split(inside.rpartition(")")[0])}
+    return words | set(made.presets.get(preset, {}) if table_of(method) in METHODS else ())
 
 
 def tuned(
@@ -126,9 +135,11 @@ def tuned(
 ) -> dict[str, Tuned]:
     """Choose the settings of every method by so many trials each, which run side by side in `store`: finished ones
     are reused, stopped ones continue. The first trial has the settings as they are; the others are spread over
-    `space_of`, with the same learning rates for every method. All trials have the same seed, `tuning_seed(seeds)`
-    for the `seeds` that are compared, and the partition, validation parts and rounds of the final runs, which are
-    `result[method].cell(seed)`. Where `config` leaves `validation` open, all of them hold 0.2 back."""
+    `space_of`, with the same learning rates for every method. A method with fewer combinations runs them all.
+
+    All trials have the same seed, `tuning_seed(seeds)` for the `seeds` that are compared, and the partition,
+    validation parts and rounds of the final runs, which are `result[method].cell(seed)`. Where `config` leaves
+    `validation` open, all of them hold 0.2 back."""
     if trials < 2:
         raise Error(
             f"tune = {trials}: the first trial has the settings as they are, so at least 2 are needed"
@@ -139,7 +150,7 @@ def tuned(
     for method in dict.fromkeys(methods):
         mine = config.model_copy(update={"method": method, "seed": tuning_seed(seeds)})
         labels[method] = label(parse(method, config.options))
-        groups.append(Cells(mine, federation).of([{}, *spread(space_of(mine, method), trials - 1)]))
+        groups.append(Cells(mine, federation).different([{}, *spread(space_of(mine, method), trials - 1)]))
         shop.names.update({c.digest: f"{labels[method]}: {described(s)}" for s, c in groups[-1]})
     found = run_trials(groups, shop, prune)
     store.tidy()

@@ -33,7 +33,8 @@ class PerFedAvg(Method):
         "an odd number of batches (above one) never trains on its last one, because it is the same in every epoch."
     )
 
-    search: ClassVar[Mapping[str, Sequence[Any]]] = {"alpha": (0.001, 0.01, 0.1), "beta": (0.001, 0.01)}
+    search: ClassVar[Mapping[str, Sequence[Any]]] = {"alpha": (0.001, 0.01, 0.1)}
+    rate = "beta"  # the run's lr is that of the second score alone
     weights: Weights = "uniform"
     alpha: Annotated[Positive, "learning rate of the inner step, and of the epoch before scoring"] = 0.01
     beta: Annotated[Positive, "learning rate of the common model"] = 0.001

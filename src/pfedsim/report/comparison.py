@@ -15,8 +15,7 @@ from rich.console import Console
 from pfedsim import durable, escape
 from pfedsim.errors import Error
 from pfedsim.experiments.compare import ALONE, COMMON, Comparison
-from pfedsim.experiments.trials import described
-from pfedsim.experiments.tune import Tuning
+from pfedsim.experiments.tune import LR, Tuning
 from pfedsim.report import pictures
 from pfedsim.report.columns import check_columns
 from pfedsim.report.document import (
@@ -36,7 +35,7 @@ from pfedsim.report.screen import terminal
 from pfedsim.report.statistics import Difference
 from pfedsim.report.tables import counted, mean_std, size
 
-ACCURACY, CLIENTS, SETTINGS = "Accuracy, %", "Clients", "Settings"
+ACCURACY, CLIENTS, SETTINGS = "Accuracy, %", "Clients", "Settings, with the accuracy on validation parts, %"
 SERVED, TUNED = "Difference as served, points", "Difference, fine-tuned, points"
 
 
@@ -138,16 +137,22 @@ def _settings(tuning: Tuning, methods: Sequence[str]) -> Table:
     for method in methods:
         found = tuning.methods.get(method)
         if found is None:  # a run that was put into the folder later
-            rows.append(entries(method, "default", "-", "-", "-", "-"))
+            rows.append(entries(method, *("default", *"----")))
             continue
         scores = [
             f"{100 * v:.2f}" if v is not None else "-" for v in (found["validation"], found["as_given"])
         ]
-        chosen = described(found["chosen"]) if found["chosen"] else "-"
-        what = "tuned" if found["chosen"] else "default was best"
-        rows.append(entries(method, what, len(found["trials"]), chosen, *scores))
-    head = ["method", "settings", "trials", "chosen", "validation: chosen, %", "validation: default, %"]
+        chosen = ", ".join(f"{_own(name)}={value}" for name, value in found["chosen"].items())
+        what = "tuned" if chosen else "default"
+        rows.append(entries(method, what, len(found["trials"]), chosen or "as given", *scores))
+    head = ["method", "settings", "trials", "chosen", "validation", "default"]
     return Table("settings", SETTINGS, head, rows)
+
+
+def _own(name: str) -> str:
+    """A setting's name beside its method, whose name an option does without, unless it would pass for the run's."""
+    option = name.rpartition(".")[2]
+    return name if option == LR else option
 
 
 def _table(comparison: Comparison, title: str, shown: Sequence[Column]) -> Table:

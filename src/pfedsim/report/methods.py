@@ -45,7 +45,8 @@ def describe(kind: type[Method]) -> str:
         ]
     if kind.search:
         tried = (f"`{k}` = {', '.join(_short(v) for v in values)}" for k, values in kind.search.items())
-        lines += ["", f"Tuning tries the learning rate, and {' and '.join(tried)}."]
+        rate = "" if kind.rate == "lr" else f" `{kind.rate}`"
+        lines += ["", f"Tuning tries the learning rate{rate}, and {' and '.join(tried)}."]
     lines += ["", "| | parameters |", "|---|---|"]
     for wave in found.waves:
         task = "" if wave.task == "train" else f"{wave.task}, "

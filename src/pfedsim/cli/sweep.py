@@ -105,14 +105,14 @@ def sweep(
         say_data(console, config.data, federation.data, silent)
         with watching_several(console, silent) as watch:
 
-            def tell(done: Progress) -> None:
+            def heard(done: Progress) -> None:
                 if (
                     console.is_terminal or done.note or done.round == done.rounds
                 ):  # one line for each elsewhere
                     watch(done.method, done)
 
             how: dict[str, Any] = {"trials": trials, "sampler": sampler, "prune": prune}
-            how |= {"watch": tell, "allow_drift": allow_drift}
+            how |= {"watch": heard, "allow_drift": allow_drift}
             result = run_all(config, space, place, federation, **how)
     _report(result, place, console, quiet, as_json)
 

@@ -88,7 +88,7 @@ def values_of(key: str, given: Any) -> list[Any] | Range:
         )
     values = list(given)
     for value in values:
-        if values.count(value) > 1:
+        if sum(v == value and isinstance(v, bool) == isinstance(value, bool) for v in values) > 1:
             raise Error(f"over {key}: {value!r} is given twice")
     return values
 
@@ -135,7 +135,8 @@ def drawn(space: Space, trials: int, seed: int) -> list[dict[str, Any]]:
 
 
 def _draws(space: Space, seed: int) -> Iterator[dict[str, Any]]:
-    stream, seen, in_vain = np.random.default_rng(seeds.address(seed, "sweep")), [], 0
+    stream, in_vain = np.random.default_rng(seeds.address(seed, "sweep")), 0
+    seen: list[dict[str, Any]] = []
     size = math.prod(
         math.inf if isinstance(v, Range) and not v.whole else _count(v) for v in space.values()
     )

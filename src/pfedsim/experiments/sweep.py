@@ -12,7 +12,7 @@ from typing import Any
 from pfedsim.data.federation import Federation
 from pfedsim.errors import Error
 from pfedsim.experiments.cell import Cell
-from pfedsim.experiments.space import drawn, grid
+from pfedsim.experiments.space import Space, drawn, grid
 from pfedsim.experiments.store import Store
 from pfedsim.experiments.sweep_folder import TRIALS
 from pfedsim.experiments.trials import Trial, Workshop, best_of, described, run_trials, rung_of
@@ -31,8 +31,8 @@ class Sweep:
     """The trials of a sweep, in the order in which they were drawn up."""
 
     trials: tuple[Trial, ...]
-    over: tuple[str, ...]
-    """the settings that vary"""
+    over: Space
+    """the settings that vary, with the values or the range that each may have"""
     prune: float
     """the share of the rounds after which the worse half was pruned; 0: none was"""
     keep: Any = field(default=None, repr=False, compare=False)
@@ -97,7 +97,7 @@ def sweep(
             suggestions.tell(made)
             found += made
     shop.store.tidy()
-    result = Sweep(tuple(found), tuple(space), share, keep)
+    result = Sweep(tuple(found), space, share, keep)
     _ = result.best  # an error if there is none
     return result
 
@@ -152,6 +152,14 @@ class Cells:
             cell = self._cell(settings)
             first.setdefault(cell.digest, (settings, cell))
         return list(first.values())
+
+    def can_run(self, settings: Mapping[str, Any]) -> bool:
+        """Whether a run with these settings can begin."""
+        try:
+            self._cell(settings)
+        except Error:
+            return False
+        return True
 
     def _cell(self, settings: Mapping[str, Any]) -> Cell:
         config = changed(self._config, settings)

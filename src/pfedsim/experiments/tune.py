@@ -122,6 +122,18 @@ def _stated(method: str, made: Method) -> set[str]:
     return words | set(made.presets.get(preset, {}) if table_of(method) in METHODS else ())
 
 
+def _possible(space: Mapping[str, Any], cells: Cells) -> dict[str, Any]:
+    """The space without values that the method refuses beside the other settings, such as as many epochs
+    for FedRep's body as there are in all."""
+    _ = cells.of([{}])  # the settings as they are must do
+    left: dict[str, Any] = {}
+    for name, values in space.items():
+        possible = values if isinstance(values, Range) else [v for v in values if cells.can_run({name: v})]
+        if possible:
+            left[name] = possible
+    return left
+
+
 def tuned(
     config: Config,
     methods: Sequence[str],
@@ -150,7 +162,8 @@ def tuned(
     for method in dict.fromkeys(methods):
         mine = config.model_copy(update={"method": method, "seed": tuning_seed(seeds)})
         labels[method] = label(parse(method, config.options))
-        groups.append(Cells(mine, federation).different([{}, *spread(space_of(mine, method), trials - 1)]))
+        cells = Cells(mine, federation)
+        groups.append(cells.different([{}, *spread(_possible(space_of(mine, method), cells), trials - 1)]))
         shop.names.update({c.digest: f"{labels[method]}: {described(s)}" for s, c in groups[-1]})
     found = run_trials(groups, shop, prune)
     store.tidy()

@@ -11,6 +11,7 @@ import tomli_w
 from rich.console import Console
 
 from pfedsim import durable, escape
+from pfedsim.experiments.space import Range
 from pfedsim.experiments.sweep import Sweep
 from pfedsim.experiments.sweep_folder import BEST_FILE
 from pfedsim.experiments.trials import DIVERGED, FINISHED, PRUNED, Trial, described
@@ -98,11 +99,11 @@ def verdict(sweep: Sweep) -> str:
 
 
 def _at_edge(sweep: Sweep, name: str) -> bool:
-    """Whether the best trial has the lowest or highest of several numbers that were tried."""
-    tried = [t.settings[name] for t in sweep.trials]
-    if len(set(map(repr, tried))) < 3 or not all(type(v) in (int, float) for v in tried):
+    """Whether the best trial has the lowest or highest of the numbers that were listed."""
+    listed = sweep.over[name]
+    if isinstance(listed, Range) or len(listed) < 3 or not all(type(v) in (int, float) for v in listed):
         return False
-    return sweep.best.settings[name] in (min(tried), max(tried))
+    return sweep.best.settings[name] in (min(listed), max(listed))
 
 
 def picture(sweep: Sweep) -> Figure:

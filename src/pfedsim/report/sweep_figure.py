@@ -85,15 +85,22 @@ def _panels(sweep: Sweep, values: dict[str, list[Any]], path: Path, width: float
     figure, axes = panels(len(values), width, 3.2)
     for ax, (name, tried) in zip(axes, values.items(), strict=True):
         numeric = _numeric(tried)
-        for outcome, look in (
+        looks: tuple[tuple[str, dict[str, Any]], ...] = (
             (FINISHED, {"marker": "o", "color": BLUE, "label": "finished"}),
             (PRUNED, {"marker": "o", "color": GREY, "mfc": "none", "label": "pruned, when it was"}),
-        ):
+        )
+        for outcome, look in looks:
             found = [t for t in sweep.trials if t.outcome == outcome and t.validation is not None]
             points = [_point(t, name, tried, numeric) for t in found if t is not sweep.best]
             if points:
                 ax.plot(*zip(*points, strict=True), linestyle="none", markersize=5, **look)
-        star = {"marker": "*", "color": RED, "markersize": 13, "linestyle": "none", "label": "best"}
+        star: dict[str, Any] = {
+            "marker": "*",
+            "color": RED,
+            "markersize": 13,
+            "linestyle": "none",
+            "label": "best",
+        }
         ax.plot(*zip(_point(sweep.best, name, tried, numeric), strict=True), **star)
         _scale(ax, tried, numeric)
         ax.set(xlabel=name)

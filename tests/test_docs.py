@@ -28,6 +28,9 @@ README = (ROOT / "README.md").read_text()
 GUIDE = (ROOT / "docs" / "write-a-method.md").read_text()
 
 
+QUICK = ("pfedsim run", "pfedsim compare", "pfedsim sweep")
+
+
 def commands(text):
     """Indented lines that call pfedsim, without their remarks."""
     return [
@@ -73,7 +76,7 @@ def test_readme_commands_run_as_written(tmp_path):
     for command in commands(README):
         if "cifar10" in command:
             continue
-        quick = " --epochs 1 --rounds 2" if command.startswith(("pfedsim run", "pfedsim compare")) else ""
+        quick = " --epochs 1 --rounds 2" if command.startswith(QUICK) else ""
         quick = " --rounds 3" if "--extend" in command else quick
         done = pfedsim(command + quick, tmp_path)
         assert done.returncode == 0, f"{command}: {done.stderr}"

@@ -510,6 +510,19 @@ def test_a_cell_whose_actor_is_killed_continues_on_another(digits: Federation, t
 
 
 @with_ray
+@pytest.mark.usefixtures("on_ray")
+def test_a_sweep_on_a_cluster_is_that_of_this_machine(digits: Federation, tmp_path: Path) -> None:
+    words = {**WORDS, "rounds": 4, "join": 1.0}
+    over = {"lr": [0.003, 0.01, 0.1, 0.3]}
+    found = {
+        name: pfedsim.sweep(digits, "fedavg", over, out=tmp_path / name, engine=name, **words)
+        for name in ("pool", "ray")
+    }
+    assert found["ray"].table() == found["pool"].table()
+    assert {t.outcome for t in found["ray"].trials} == {"finished", "pruned"}
+
+
+@with_ray
 @pytest.mark.skipif(
     subprocess.run(["unshare", "-rn", "true"], capture_output=True).returncode != 0,
     reason="needs network namespaces: unshare -rn true",

@@ -11,7 +11,7 @@ import numpy as np
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from pfedsim.experiments.sweep import Sweep
 from pfedsim.experiments.trials import FINISHED, PRUNED, Trial
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 LABEL = "accuracy on the validation parts, %"
 BLUE, RED, GREY = "#0072B2", "#D55E00", "#888888"
 TALLEST = 12  # values of a setting beyond which a map's numbers would overlap
+DECADES_ONLY = 200  # with a larger factor, only powers of ten are labelled
 WIDE_RANGE = 8  # values that differ by more than this factor are drawn on a logarithmic axis
 
 
@@ -121,6 +122,9 @@ def _scale(ax: Axes, tried: list[Any], numeric: bool) -> None:
         ax.set_xlim(-0.5, len(tried) - 0.5)
     elif min(tried) > 0 and max(tried) > WIDE_RANGE * min(tried):
         ax.set_xscale("log")
-        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-        ax.xaxis.set_major_formatter(ScalarFormatter())
+        decades = max(tried) > DECADES_ONLY * min(tried)
+        ax.xaxis.set_major_locator(LogLocator(subs=(1.0,) if decades else (1.0, 3.0)))
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         ax.xaxis.set_minor_formatter(NullFormatter())
+    elif all(isinstance(v, int) for v in tried):
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))

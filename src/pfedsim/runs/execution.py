@@ -314,10 +314,10 @@ class Execution:
         if not counts["accepted"]:
             if not self._why:
                 raise Error("no client answered in time in any round: dropouts are set so")
-            said = f"no client's reply could be used in any round (events.jsonl names all): {self._why}"
+            said = "no client's reply could be used in any round"
             if re.search("not finite|loss is", self._why):
-                raise Diverged(f"{said}; try a lower lr")
-            raise Error(said)
+                raise Diverged(f"{said}: {self._why}; try a lower lr")
+            raise Error(f"{said} (events.jsonl names all): {self._why}")
         last, record = self._snapshot(server), self._record_of_state(server)  # before the last scores
         if self._choice.keeps:
             if not self._due(server.round):

@@ -14,6 +14,7 @@ from pfedsim.cli.options import listed
 from pfedsim.cli.progress import screen
 from pfedsim.errors import Error
 from pfedsim.experiments.folders import runs_in
+from pfedsim.experiments.sweep_folder import is_sweep
 from pfedsim.report.columns import check_columns
 from pfedsim.runs.reader import Run
 
@@ -39,6 +40,11 @@ def show(
     """Show a table of finished runs; draw curves, similarities and per-client accuracies."""
     console = screen()
     check_columns(listed(columns))
+    for place in runs:
+        if is_sweep(place) and any(place.iterdir()):
+            raise Error(
+                f"{place} is a sweep: table.md and figures/ show it, and best.toml is its best trial"
+            )
     if len(runs) == 1 and runs_in(runs[0]):
         files = _comparison(runs[0], out, html, listed(columns), console)
     elif columns:

@@ -118,7 +118,10 @@ class Workshop:
     def _place(self) -> dict[str, Any]:
         """What every trial takes over from the place; each runs in one process of its own."""
         of_place = {name: getattr(self.config, name) for name in ("device", "data_dir", "time_limit")}
-        return {**of_place, "engine": "serial", "address": None, "state": False}
+        alone = (
+            {"engine": "serial", "time_limit": None} if self.config.engine == "ray" else {"engine": None}
+        )
+        return {**of_place, **alone, "address": None, "state": False}
 
     def _tell(self, cell: Cell, done: Progress) -> None:
         """Pass on a run's progress under its trial's name, without the test scores: nobody sees one before the

@@ -404,7 +404,8 @@ def _sentence(error: ValidationError) -> str:
             *(f"{name}.{k}" for name, table in TABLES.items() for k in table.model_fields),
         ]
         known = [k for k in keys if k not in ("options", "digests", *TABLES)]
-        hint = nearest(place, [*known, *WORDS, *METHODS])
+        a_table = isinstance(first["input"], Mapping)  # as in score.every and pfedsim.rho
+        hint = nearest(place, [*TABLES, *METHODS] if a_table else [*known, *WORDS])
         for elsewhere, ours in WORDS.items():
             hint = hint.replace(f"did you mean {elsewhere!r}?", f"did you mean {ours!r}?")
         if hint.startswith("known are"):

@@ -113,10 +113,13 @@ def validation_curve(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any
     """The accuracies of the served models on the validation parts, by scored round, from the records of
     metrics.jsonl."""
     scored = {m["round"]: m for m in records if m.get("model") == "served" and m["split"] == "validation"}
-    return {
-        "round": list(scored),
-        **{k: [_short(m[k]) for m in scored.values()] for k in ("micro", "mean")},
-    }
+    values = {k: [_known(m[k]) for m in scored.values()] for k in ("micro", "mean")}
+    return {"round": list(scored), **values}
+
+
+def _known(value: float | None) -> float | None:
+    """The number, not rounded, because it decides; None for NaN."""
+    return value if value is not None and np.isfinite(value) else None
 
 
 def _short(value: Any) -> Any:

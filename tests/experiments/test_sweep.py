@@ -116,7 +116,7 @@ def test_a_sweep_that_is_killed_and_repeated_ends_alike(folder: Path, tmp_path: 
     script = f"import sys; sys.path[:0] = [{str(tests)!r}, {str(tests.parent)!r}]\n"
     script += f"from trying import swept\nfrom pathlib import Path\nswept(Path({str(place)!r}))"
     for wanted in (3, 10):  # files of finished cells; eight are up to the round of pruning
-        process = subprocess.Popen([sys.executable, "-c", script])
+        process = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
         for _ in range(3000):
             if len(list(place.rglob("*.json"))) >= wanted and list(
                 place.glob("trials/.runs/*/checkpoint/*")
@@ -124,8 +124,9 @@ def test_a_sweep_that_is_killed_and_repeated_ends_alike(folder: Path, tmp_path: 
                 break
             assert process.poll() is None
             time.sleep(0.02)
-        os.kill(process.pid, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGKILL)  # with those that run its trials
         process.wait()
+    time.sleep(0.2)  # their locks are released when they have ended
     assert list(place.glob("trials/.runs/*/checkpoint/*"))
     again = swept(place)
     assert again.table() == swept(folder).table()
@@ -166,6 +167,12 @@ def test_a_trial_that_diverges_does_not_end_the_sweep() -> None:
     assert "diverged" in text(found)
     with pytest.raises(Error, match="every trial diverged"):
         swept(over={"lr": [1e30, 1e31]})
+
+
+def test_what_was_finished_before_changes_no_decision(tmp_path: Path) -> None:
+    over = {"lr": [0.05, 0.1, 0.3, 1e30]}
+    swept(tmp_path, over, how={"prune": 0})
+    assert swept(tmp_path, over).table() == swept(over=over).table()
 
 
 def test_random_trials_from_python(tmp_path: Path) -> None:

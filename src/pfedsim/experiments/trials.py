@@ -234,13 +234,13 @@ def _kept(
 
 
 def _at_rung(cell: Cell, store: Store, prune: float) -> float | None:
-    """The validation accuracy of the models that a run would report at its rung; None if it diverged."""
+    """The validation accuracy of the models that a run would report at its rung; None if it diverged before."""
     rung = _rung(cell, prune)
-    record = store.find(rung) or store.find(cell)
+    record, last = store.find(rung) or store.find(cell), int(rung.extra[0][1])
     assert record is not None
-    if "diverged" in record.found:
+    if "diverged" in record.found and max(record.found["validation"]["round"], default=0) < last:
         return None
-    return _reported(record, cell.config, int(rung.extra[0][1]))[1]
+    return _reported(record, cell.config, last)[1]
 
 
 def _reported(record: Record, config: Config, last: int) -> tuple[int | None, float | None]:
@@ -269,16 +269,13 @@ def _numbered(
     found = []
     for number, (settings, cell) in enumerate(group, len(before) + 1):
         about = (number, dict(settings), cell)
-        rung = _rung(cell, prune) if prune else None
-        record = rung and store.find(rung) if cell.digest in pruned else store.find(cell)
-        record = record or store.find(cell)
+        if cell.digest in pruned and (score := _at_rung(cell, store, prune)) is not None:
+            found.append(Trial(*about, PRUNED, score, int(_rung(cell, prune).extra[0][1])))
+            continue
+        record = store.find(cell) or store.find(_rung(cell, prune))
         assert record is not None
         if (why := record.found.get("diverged")) is not None:
             found.append(Trial(*about, DIVERGED, None, None, why=why))
-        elif cell.digest in pruned:
-            assert rung is not None
-            last = int(rung.extra[0][1])
-            found.append(Trial(*about, PRUNED, _reported(record, cell.config, last)[1], last))
         else:
             round, score = _reported(record, cell.config, cell.config.rounds or 0)
             found.append(Trial(*about, FINISHED, score, round, record))

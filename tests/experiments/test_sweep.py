@@ -16,6 +16,7 @@ import trying
 from trying import FEDERATION, OVER, WORDS, alone, swept, validation
 
 import pfedsim
+from pfedsim.durable import Busy, locked
 from pfedsim.errors import Error
 from pfedsim.experiments import runner
 from pfedsim.experiments.store import Store
@@ -111,6 +112,14 @@ def test_best_toml_is_the_trial_again(folder: Path, tmp_path: Path) -> None:
         assert found.best.record.found[name] == again.summary[name]
 
 
+def is_free(run: Path) -> bool:
+    try:
+        with locked(run):
+            return True
+    except Busy:
+        return False
+
+
 def test_a_sweep_that_is_killed_and_repeated_ends_alike(folder: Path, tmp_path: Path) -> None:
     place, tests = tmp_path / "s", Path(trying.__file__).parent
     script = f"import sys; sys.path[:0] = [{str(tests)!r}, {str(tests.parent)!r}]\n"
@@ -126,7 +135,8 @@ def test_a_sweep_that_is_killed_and_repeated_ends_alike(folder: Path, tmp_path: 
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGKILL)  # with those that run its trials
         process.wait()
-    time.sleep(0.2)  # their locks are released when they have ended
+    while not all(map(is_free, place.glob("trials/.runs/*"))):  # until the killed processes have ended
+        time.sleep(0.01)
     assert list(place.glob("trials/.runs/*/checkpoint/*"))
     again = swept(place)
     assert again.table() == swept(folder).table()

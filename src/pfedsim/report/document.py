@@ -165,13 +165,14 @@ def _piped(texts: Iterable[str]) -> str:
 def html(document: Document) -> str:
     """The report as one self-contained page."""
     sections = [
-        (section.heading or "Overview", "\n".join(map(_html_part, section.parts)))
+        (section.heading or "Overview", "\n".join(map(html_part, section.parts)))
         for section in document.shown()
     ]
     return page.page(document.title, sections)
 
 
-def _html_part(part: str | Table | Figure) -> str:
+def html_part(part: str | Table | Figure) -> str:
+    """A part of a report as HTML."""
     if isinstance(part, str):
         return _html_words(part)
     if isinstance(part, Table):

@@ -49,8 +49,9 @@ summary { cursor: pointer; color: #0059a0; }
 """
 
 
-def page(title: str, sections: Sequence[tuple[str, str]]) -> str:
-    """A page with a heading and HTML for each section, and links to the sections at the top."""
+def page(title: str, sections: Sequence[tuple[str, str]], style: str = "", script: str = "") -> str:
+    """A page with a heading and HTML for each section, and links to the sections at the top. `style` and `script`
+    are added to the page itself."""
     parts = [(f"s{k}", escape.html(heading), body) for k, (heading, body) in enumerate(sections)]
     links = " ".join(f'<a href="#{name}">{heading}</a>' for name, heading, _ in parts)
     bodies = "\n".join(
@@ -59,8 +60,10 @@ def page(title: str, sections: Sequence[tuple[str, str]]) -> str:
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape.html(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<style>{STYLE}</style>\n</head>\n<body>\n"
-        f"<h1>{escape.html(title)}</h1>\n<nav>{links}</nav>\n{bodies}\n</body>\n</html>\n"
+        f"<style>{STYLE}{style}</style>\n</head>\n<body>\n"
+        f"<h1>{escape.html(title)}</h1>\n<nav>{links}</nav>\n{bodies}\n"
+        + (f"<script>\n{script}</script>\n" if script else "")
+        + "</body>\n</html>\n"
     )
 
 

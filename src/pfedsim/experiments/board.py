@@ -1,0 +1,178 @@
+"""A board: the data sets, methods, seeds and tuning budget of a leaderboard, read from a TOML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import MinLen
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pfedsim.errors import Error, must, nearest
+from pfedsim.experiments import boards
+from pfedsim.methods import METHOD_GROUPS, label, parse
+from pfedsim.runs import config as configs
+
+OURS = ("method", "seed", "validation")  # settings that the board itself decides
+
+
+class Tuning(BaseModel):
+    """How much every method may try on every data set, judged on validation parts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    trials: int = Field(ge=1)
+    validation: float = Field(gt=0, lt=1)
+    seed: int = Field(ge=0)
+
+
+class Check(BaseModel):
+    """Cells that run longer than the board's budget, to check what the budget costs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    methods: Annotated[tuple[str, ...], MinLen(1)]
+    rounds: int = Field(ge=1)
+
+
+class Cause(BaseModel):
+    """What may explain a distance from a published number, and the settings that switch it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    methods: Annotated[tuple[str, ...], MinLen(1)]
+    why: str
+    run: str = ""
+    """the method to run in their place"""
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+class Place(BaseModel):
+    """A data set and how it is partitioned: one column of the board."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9.-]+$")]
+    title: str
+    settings: dict[str, Any]
+    tuning_rounds: int | None = Field(None, ge=1)
+    round_seconds: float = Field(gt=0)
+    """processor seconds of a round of FedAvg, for estimates before anything is finished"""
+    methods: tuple[str, ...] = ()
+    """only these (default: the board's)"""
+    published: str | None = None
+    """the protocol of published.toml whose numbers stand beside ours"""
+    check: Check | None = None
+    cause: tuple[Cause, ...] = ()
+
+
+class Board(BaseModel):
+    """All that a leaderboard runs. Without `tuning`, methods run with the settings as they are."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    """as in `pfedsim leaderboard NAME`"""
+    title: str
+    about: str = ""
+    methods: Annotated[tuple[str, ...], MinLen(1)]
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], MinLen(1)]
+    tuning: Tuning | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
+    set: Annotated[tuple[Place, ...], MinLen(1)]
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return self.set
+
+    def place(self, name: str) -> Place:
+        """The place of this name."""
+        for place in self.places:
+            if place.name == name:
+                return place
+        raise Error(f"the board {self.name} has no data set {name!r}; {nearest(name, self.names)}")
+
+    @property
+    def names(self) -> list[str]:
+        return [place.name for place in self.places]
+
+    def words(self, place: Place) -> dict[str, Any]:
+        """The settings of a place, over those of all."""
+        return merged(self.settings, place.settings)
+
+    def methods_at(self, place: Place) -> list[str]:
+        """The methods that a place compares; Local-Only always, because the others are compared with it."""
+        specs = expanded(place.methods or self.methods)
+        return specs if any(label(parse(s)) == label(parse("local")) for s in specs) else ["local", *specs]
+
+
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """The settings `above` over those `below`, table by table."""
+    both = dict(below)
+    for key, value in above.items():
+        old = both.get(key)
+        both[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return both
+
+
+def expanded(words: tuple[str, ...]) -> list[str]:
+    """The methods that these words name; `paper` and `all` are groups."""
+    return list(dict.fromkeys(m for word in words for m in METHOD_GROUPS.get(word, (word,))))
+
+
+def load(name: str) -> Board:
+    """The board of this name, or in this TOML file. Everything that can be checked without data is checked."""
+    path = Path(name)
+    if not name.endswith(".toml"):
+        known = boards.find(name)
+        if known is None:
+            raise Error(
+                f"there is no board {name!r}; {nearest(name, boards.NAMES)} (your own: a .toml file, see "
+                "docs/leaderboard-boards.md)"
+            )
+        path = known
+    content = configs.load(path)
+    try:
+        board = Board(**{"name": name, **content})
+    except ValidationError as error:
+        raise Error(f"{path.name}: {_sentence(error)}") from None
+    _check(board, path.name)
+    return board
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    place = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = {"set": Place, "tuning": Tuning, "check": Check, "cause": Cause}
+        above = [part for part in first["loc"][:-1] if isinstance(part, str)]
+        kind: type[BaseModel] = known.get(above[-1], Board) if above else Board
+        return f"there is no {place!r}; {nearest(str(first['loc'][-1]), kind.model_fields)}"
+    if first["type"] == "missing":
+        return f"{place} is needed"
+    return f"{place} = {must(first)}"
+
+
+def _check(board: Board, file: str) -> None:
+    """Refuse what no cell could run with."""
+    twice = [name for name in board.names if board.names.count(name) > 1]
+    if twice:
+        raise Error(f"{file}: two data sets are called {twice[0]}; give each a name of its own")
+    if len(set(board.seeds)) < len(board.seeds):
+        raise Error(f"{file}: seeds {', '.join(map(str, board.seeds))}: give different integers")
+    for place in board.places:
+        words = board.words(place)
+        for word in OURS:
+            if word in words:
+                raise Error(f"{file}: {place.name} sets {word}, which the board decides by itself")
+        for word in ("data", "clients", "rounds"):
+            if word not in words:
+                raise Error(f"{file}: {place.name} needs {word} in its settings")
+        if (board.tuning is None) != (place.tuning_rounds is None):
+            missing = "[tuning]" if board.tuning is None else f"tuning_rounds of {place.name}"
+            raise Error(f"{file}: tuning needs both [tuning] and tuning_rounds; {missing} is missing")
+        try:
+            for method in board.methods_at(place):
+                configs.check({**words, "method": method})
+        except Error as error:
+            raise Error(f"{file}, {place.name}: {error}") from error

@@ -18,12 +18,9 @@ from pfedsim.experiments import boards
 from pfedsim.runs.reader import slug
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from pfedsim.experiments.board import Place
-    from pfedsim.experiments.cell import Cell
-    from pfedsim.experiments.leaderboard import Leaderboard
-    from pfedsim.runs.execution import Progress
+    from pfedsim.experiments.board_run import Where
+    from pfedsim.experiments.leaderboard import Leaderboard, Wanted
 
 RESULTS = Path("leaderboard")
 KINDS = "leaderboard.html, .md, .csv, .json and figures/"
@@ -48,16 +45,19 @@ def leaderboard(
         str, typer.Option("--sets", metavar="NAMES", help="run only these data sets of the board")
     ] = "",
     seeds: Annotated[
-        str, typer.Option("--seeds", metavar="N,...", help="run only these seeds of the board: 42,43 or 42-44")
+        str,
+        typer.Option("--seeds", metavar="N,...", help="run only these seeds of the board: 42,43 or 42-44"),
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="list what is finished and how long the rest takes; run nothing")
+        bool,
+        typer.Option("--dry-run", help="list what is finished and how long the rest takes; run nothing"),
     ] = False,
     only_report: Annotated[
         bool, typer.Option("--only-report", help="run nothing; write the page from what is finished")
     ] = False,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, metavar="N", help="cells side by side (default: one per core)")
+        int | None,
+        typer.Option("--jobs", min=1, metavar="N", help="cells side by side (default: one per core)"),
     ] = None,
     results: Annotated[
         Path, typer.Option("--results", metavar="DIR", help="where finished cells are kept and looked for")
@@ -81,20 +81,14 @@ def leaderboard(
     from pfedsim.experiments.store import Store
 
     table = Leaderboard(load(board), Store(results), tuple(add or ()))
-    wanted = _wanted(table, listed(methods), listed(sets))
-    chosen = numbers(seeds) if seeds else []
-    if unknown := [seed for seed in chosen if seed not in table.board.seeds]:
-        known = ", ".join(map(str, table.board.seeds))
-        raise Error(f"--seeds {unknown[0]}: the board {table.board.name} has the seeds {known}")
+    wanted = _wanted(table, listed(methods), listed(sets), numbers(seeds) if seeds else [])
     console = screen()
     console.quiet = quiet
-    here = 1 if engine == "serial" else len(os.sched_getaffinity(0))
-    cells_at_once = jobs or here
-    if dry_run:
-        for line in _listing(table, wanted):
-            console.print(line, highlight=False, soft_wrap=True)
-    _say_damaged(table.store, console)
-    console.print(_summary(table, wanted, cells_at_once, chosen), highlight=False, soft_wrap=True)
+    if engine != "ray":
+        jobs = 1 if engine == "serial" else jobs or len(os.sched_getaffinity(0))
+    lines = _listing(table, wanted) if dry_run else []
+    for line in [*lines, *_damaged(table), _summary(table, wanted, jobs)]:
+        console.print(line, highlight=False, soft_wrap=True)
     if dry_run:
         return
     place = out or Path("runs") / f"leaderboard-{slug(Path(board).stem)}"
@@ -102,9 +96,11 @@ def leaderboard(
     _make(place, "--out")
     failed: dict[str, str] = {}
     if not only_report:
-        cluster = (address, jobs, allow_drift) if engine == "ray" else None
+        from pfedsim.experiments.board_run import Where
+
+        where = Where(jobs, engine, address, allow_drift)
         with stoppable(lambda: "; finished cells are kept, and the same command continues the others"):
-            failed = _run(table, wanted, chosen, cells_at_once, console, cluster)
+            failed = _run(table, wanted, where, console)
     _report(table, place, console)
     for why in dict.fromkeys(failed.values()):
         names = [name for name, reason in failed.items() if reason == why]
@@ -112,108 +108,81 @@ def leaderboard(
         console.print(f"not run: {names[0]}{more}: {why}", highlight=False, soft_wrap=True)
     if failed:
         raise typer.Exit(1)
-    if any(r.found.get("incidents") for p in table.board.places for r in _records(table, p)):
+    several = (table.contender(at, method) for at, method in wanted.of(table))
+    if any(record.found.get("incidents") for one in several for record in one.runs.values()):
         raise typer.Exit(MARKED)
 
 
-def _wanted(table: Leaderboard, methods: list[str], sets: list[str]) -> Callable[[Place, str], bool]:
-    """Which methods of which places are run: with --add alone, only the added ones."""
+def _wanted(table: Leaderboard, methods: list[str], sets: list[str], seeds: list[int]) -> Wanted:
+    """Which part of the board is run: with --add alone, only the added methods."""
     from pfedsim.experiments.board import expanded
+    from pfedsim.experiments.leaderboard import Wanted
 
+    board = table.board
     for name in sets:
-        table.board.place(name)
+        board.place(name)
     named = expanded(tuple(methods))
     for name in named:
         if name not in table.every_method():
+            hint = nearest(name, table.every_method())
             raise Error(
-                f"--methods {name}: the board {table.board.name} does not have it; "
-                f"{nearest(name, table.every_method())}; --add adds a method"
+                f"--methods {name}: the board {board.name} does not have it; {hint}; --add adds a method"
             )
-    runs = {*named, *table.extra} if named or table.extra else set(table.every_method())
-    return lambda place, method: method in runs and (not sets or place.name in sets)
+    if unknown := [seed for seed in seeds if seed not in board.seeds]:
+        known = ", ".join(map(str, board.seeds))
+        raise Error(f"--seeds {unknown[0]}: the board {board.name} has the seeds {known}")
+    return Wanted([*named, *table.extra], sets, seeds)
 
 
-def _listing(table: Leaderboard, wanted: Callable[[Place, str], bool]) -> list[str]:
+def _listing(table: Leaderboard, wanted: Wanted) -> list[str]:
     """A line for each method on each data set."""
     lines = []
-    for place in table.board.places:
-        for method in [m for m in table.methods(place) if wanted(place, m)]:
-            one = table.contender(place, method)
-            done = f"{len(one.runs)} of {len(one.cells)} seeds"
-            tuned = "" if one.tuning is None else ", tuned" if one.tuned else ", not tuned"
-            state = "done   " if one.finished else "missing"
-            lines.append(f"{state}  {place.name}  {one.title}  {done}{tuned}")
+    for place, method in wanted.of(table):
+        one = table.contender(place, method)
+        missing = len(wanted.missing(one))
+        seeds = f"{len(one.runs)} of {len(one.cells)} seeds"
+        tuned = "" if one.tuning is None else ", tuned" if one.tuned else ", not tuned"
+        left = f", {duration(_seconds(table, wanted, place, method))} left" if missing else ""
+        lines.append(
+            f"{'missing' if missing else 'done   '}  {place.name}  {one.title}  {seeds}{tuned}{left}"
+        )
     return lines
 
 
-def _summary(
-    table: Leaderboard, wanted: Callable[[Place, str], bool], jobs: int, seeds: Sequence[int]
-) -> str:
+def _seconds(table: Leaderboard, wanted: Wanted, place: Place, method: str) -> float:
+    """The processor seconds that the rest of a method takes on a data set."""
+    one = table.contender(place, method)
+    cells = wanted.missing(one)
+    tuning = [one.tuning] if cells and one.tuning is not None and one.tuned is None else []
+    return sum(table.seconds(cell, place, method) for cell in [*tuning, *cells])
+
+
+def _summary(table: Leaderboard, wanted: Wanted, jobs: int | None) -> str:
     """What is finished, and how long the rest will take."""
-    done = every = 0
-    seconds = 0.0
-    for place in table.board.places:
-        for method in [m for m in table.methods(place) if wanted(place, m)]:
-            one = table.contender(place, method)
-            cells = [cell for seed, cell in one.cells.items() if not seeds or seed in seeds]
-            missing = [cell for cell in cells if cell.words["seed"] not in one.runs]
-            done, every = done + len(cells) - len(missing), every + len(cells)
-            tuning = [one.tuning] if one.tuning is not None and one.tuned is None and missing else []
-            seconds += sum(table.seconds(cell, place, method) for cell in [*tuning, *missing])
-    said = f"{done} of {every} runs are finished" + (f" and kept in {table.store.folder}" if done else "")
-    if done == every:
+    several = wanted.of(table)
+    asked = [table.contender(place, method) for place, method in several]
+    left = sum(len(wanted.missing(one)) for one in asked)
+    every = sum(len(wanted.seeds or one.cells) for one in asked)
+    said = f"{every - left} of {every} runs are finished"
+    said += f" and kept in {table.store.folder}" if every > left else ""
+    if not left:
         return said
-    return (
-        f"{said}; the rest takes about {seconds / 3600:.1f} core hours, {duration(seconds / jobs)} (h:mm:ss) with {jobs} "
-        "side by side"
-    )
+    seconds = sum(_seconds(table, wanted, place, method) for place, method in several)
+    together = f", {duration(seconds / jobs)} (h:mm:ss) with {jobs} side by side" if jobs else ""
+    return f"{said}; the rest takes about {seconds / 3600:.1f} core hours{together}"
 
 
-def _run(
-    table: Leaderboard,
-    wanted: Callable[[Place, str], bool],
-    seeds: Sequence[int],
-    jobs: int,
-    console: Console,
-    cluster: tuple[str | None, int | None, bool] | None,
-) -> dict[str, str]:
-    """Run what is missing, place by place; why each cell that failed did."""
-    from functools import partial
+def _run(table: Leaderboard, wanted: Wanted, where: Where, console: Console) -> dict[str, str]:
+    """Run what is missing; why each cell that failed did."""
+    from pfedsim.experiments.board_run import Progresses, run_missing
 
-    import pfedsim.runs.execute  # noqa: F401 (before the processes fork, so that they need not import torch)
-    from pfedsim.experiments import leaderboard, missing_data, run, run_on_cluster
+    def said(line: str) -> None:
+        console.print(line, highlight=False, soft_wrap=True)
 
-    failed: dict[str, str] = {}
     with watching_several(console, lines=False) as watch:
-
-        def tell(cell: Cell, progress: Progress) -> None:
-            watch(cell.name, progress)
-
-        for place, cells in leaderboard.waves(table, wanted, seeds):
-            if why := missing_data(str(table.board.words(place)["data"])):
-                failed |= {cell.name: why for cell in cells}
-                continue
-            cells = [cell for cell in cells if cell.name not in failed]
-            if cluster is not None:
-                address, several, drift = cluster
-                work = partial(leaderboard.work, table.store)
-                ended = run_on_cluster(cells, work, tell, address=address, jobs=several, allow_drift=drift)
-            else:
-                ended = run(cells, leaderboard.work(table.store), jobs, tell)
-            for count, (cell, failure) in enumerate(ended, 1):
-                record = None if failure else table.store.find(cell)
-                if record is None:
-                    failed[cell.name] = str(failure or "it was written on another machine").splitlines()[-1]
-                took = f"{record.made['seconds']:.0f} s" if record else f"FAILED: {failed[cell.name]}"
-                line = f"{place.name} {count}/{len(cells)}  {cell.name}  {took}"
-                console.print(line, highlight=False, soft_wrap=True)
-    table.store.tidy()
-    table.forget()
-    return failed
-
-
-def _records(table: Leaderboard, place: Place) -> list[object]:
-    return [r for one in table.contenders(place).values() for r in one.runs.values()]
+        tell = Progresses(watch, said)
+        run_missing(table, wanted, where, tell)
+    return tell.failed
 
 
 def _report(table: Leaderboard, place: Path, console: Console) -> None:
@@ -233,9 +202,11 @@ def _report(table: Leaderboard, place: Path, console: Console) -> None:
     console.print(f"written to {place}: {KINDS}", highlight=False, soft_wrap=True)
 
 
-def _say_damaged(store: object, console: Console) -> None:
-    for why in getattr(store, "damaged", {}).values():
-        console.print(f"{why}; its cell counts as missing", highlight=False, soft_wrap=True)
+def _damaged(table: Leaderboard) -> list[str]:
+    """What is wrong with damaged files of finished cells."""
+    for place in table.board.places:
+        table.contenders(place)
+    return [f"{why}; its cell counts as missing" for why in table.store.damaged.values()]
 
 
 def _make(folder: Path, option: str) -> None:

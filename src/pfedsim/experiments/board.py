@@ -14,6 +14,7 @@ from pfedsim.methods import METHOD_GROUPS, label, parse
 from pfedsim.runs import config as configs
 
 OURS = ("method", "seed", "validation")  # settings that the board itself decides
+SHARED = ("data", *configs.OF_FEDERATION)  # settings that all methods of a place share
 
 
 class Tuning(BaseModel):
@@ -21,9 +22,8 @@ class Tuning(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    trials: int = Field(ge=1)
+    trials: int = Field(ge=2)
     validation: float = Field(gt=0, lt=1)
-    seed: int = Field(ge=0)
 
 
 class Check(BaseModel):
@@ -60,6 +60,8 @@ class Place(BaseModel):
     """processor seconds of a round of FedAvg, for estimates before anything is finished"""
     methods: tuple[str, ...] = ()
     """only these (default: the board's)"""
+    own: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """settings of single methods, by method"""
     published: str | None = None
     """the protocol of published.toml whose numbers stand beside ours"""
     check: Check | None = None
@@ -96,9 +98,9 @@ class Board(BaseModel):
     def names(self) -> list[str]:
         return [place.name for place in self.places]
 
-    def words(self, place: Place) -> dict[str, Any]:
-        """The settings of a place, over those of all."""
-        return merged(self.settings, place.settings)
+    def words(self, place: Place, method: str = "") -> dict[str, Any]:
+        """The settings of a place, over those of all, and below those of the method."""
+        return merged(merged(self.settings, place.settings), place.own.get(method, {}))
 
     def methods_at(self, place: Place) -> list[str]:
         """The methods that a place compares; Local-Only always, because the others are compared with it."""
@@ -144,9 +146,9 @@ def _sentence(error: ValidationError) -> str:
     first = error.errors()[0]
     place = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        known = {"set": Place, "tuning": Tuning, "check": Check, "cause": Cause}
+        known: dict[str, type[BaseModel]] = {"set": Place, "tuning": Tuning, "check": Check, "cause": Cause}
         above = [part for part in first["loc"][:-1] if isinstance(part, str)]
-        kind: type[BaseModel] = known.get(above[-1], Board) if above else Board
+        kind = known.get(above[-1], Board) if above else Board
         return f"there is no {place!r}; {nearest(str(first['loc'][-1]), kind.model_fields)}"
     if first["type"] == "missing":
         return f"{place} is needed"
@@ -168,11 +170,15 @@ def _check(board: Board, file: str) -> None:
         for word in ("data", "clients", "rounds"):
             if word not in words:
                 raise Error(f"{file}: {place.name} needs {word} in its settings")
+        if of_federation := [k for own in place.own.values() for k in own if k in (*OURS, *SHARED)]:
+            raise Error(
+                f"{file}: {place.name} sets {of_federation[0]} for a single method, but it is the same for all"
+            )
         if (board.tuning is None) != (place.tuning_rounds is None):
             missing = "[tuning]" if board.tuning is None else f"tuning_rounds of {place.name}"
             raise Error(f"{file}: tuning needs both [tuning] and tuning_rounds; {missing} is missing")
         try:
             for method in board.methods_at(place):
-                configs.check({**words, "method": method})
+                configs.check({**board.words(place, method), "method": method})
         except Error as error:
             raise Error(f"{file}, {place.name}: {error}") from error

@@ -1,57 +1,111 @@
-"""Tune one method: every trial is a short run that is scored on validation parts alone."""
+"""Tune the methods of a leaderboard within its budget, one record for each method and data set."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from pfedsim.experiments.cell import Cell
-from pfedsim.methods import parse
-from pfedsim.runs import config as configs
-from pfedsim.runs import names
-from pfedsim.runs.config import table_of
+from pfedsim.errors import Error
+from pfedsim.experiments.cell import Cell, Record
+from pfedsim.experiments.store import RUNS, Store
+from pfedsim.experiments.tune import Tuned, space_of, tuned
+from pfedsim.runs.config import Config
 
 if TYPE_CHECKING:
     from pfedsim.data.federation import Federation
-    from pfedsim.runs.execution import Progress
+    from pfedsim.runs.execution import Watch
 
-LEARNING_RATES = (0.003, 0.01, 0.03, 0.1)
-
-
-def space(method: str) -> dict[str, list[Any]]:
-    """What is tried: the learning rate for every method, and what the method itself names."""
-    made, table = parse(method), table_of(method)
-    return {"lr": [*LEARNING_RATES], **{f"{table}.{k}": list(v) for k, v in made.search.items()}}
+TRIALS = "trials"  # the store of trials until their method is tuned, in the folder of unfinished runs
 
 
-def trials(space: Mapping[str, Sequence[Any]], count: int, seed: int) -> list[dict[str, Any]]:
-    """`count` points of the grid, or all if there are fewer."""
-    grid = [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
-    order = np.random.RandomState(seed).permutation(len(grid))
-    return [grid[k] for k in sorted(order[:count])]
+def space_text(config: Config, method: str) -> dict[str, str]:
+    """What tuning tries, as a record keeps it."""
+    return {
+        name: ",".join(map(str, values)) if isinstance(values, Sequence) else str(values)
+        for name, values in space_of(config, method).items()
+    }
 
 
-def tuned(
-    cell: Cell, folder: Path, federation: Federation, watch: Callable[[Progress], None]
-) -> dict[str, Any]:
-    """Run the trials of a tuning cell in folders inside `folder`, or continue them; what was tried and chosen."""
-    from pfedsim.runs.execute import execute
+def tune(
+    cells: Sequence[Cell],
+    store: Store,
+    federation: Federation,
+    seeds: Sequence[int],
+    place: Mapping[str, Any],
+    watch: Watch | None,
+    allow_drift: bool = False,
+) -> dict[str, str]:
+    """Run the trials of these tuning cells side by side and keep a record of each. All are of one data set and differ
+    in their methods and perhaps in a few settings. `place`: engine, workers and address. Why each that failed did."""
+    trials = Store(store.folder / RUNS / TRIALS)
+    failed: dict[str, str] = {}
+    for group in _alike(cells):
+        try:
+            _tune(group, store, trials, federation, seeds, place, watch, allow_drift)
+        except Error:  # of one method: the others need not suffer
+            for cell in group:
+                try:
+                    _tune([cell], store, trials, federation, seeds, place, watch, allow_drift)
+                except Error as error:
+                    failed[cell.name] = str(error)
+    return failed
 
-    extra, found = dict(cell.extra), []
-    for k, settings in enumerate(trials(extra["space"], extra["trials"], int(cell.words["seed"]))):
-        words = {key: dict(v) if isinstance(v, dict) else v for key, v in cell.words.items()}
-        for key, value in settings.items():
-            configs.assign(words, key, value)
-        config = configs.check(words).model_copy(update={"workers": 1, "state": False})
-        place = folder / f"trial-{k}"
-        run = execute(config, place, federation, watch, resume=place.exists())
-        score = run.scored("validation")[run.round]["micro"]
-        found.append({"settings": settings, "accuracy": round(score, 5)})
-    best = max(found, key=lambda trial: trial["accuracy"])
-    for k in range(len(found)):
-        names.remove(folder / f"trial-{k}")
-    return {"trials": found, "chosen": best["settings"], "accuracy": best["accuracy"]}
+
+def _alike(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """The cells in groups that share all settings but the method."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        words = {k: v for k, v in cell.words.items() if k != "method"}
+        groups.setdefault(Cell(words, "", cell.extra[:1]).digest, []).append(cell)
+    return list(groups.values())
+
+
+def _tune(
+    cells: Sequence[Cell],
+    store: Store,
+    trials: Store,
+    federation: Federation,
+    seeds: Sequence[int],
+    place: Mapping[str, Any],
+    watch: Watch | None,
+    allow_drift: bool,
+) -> None:
+    count = int(dict(cells[0].extra)["trials"])
+    config = cells[0].config.model_copy(update=dict(place))
+    by_method = {str(cell.words["method"]): cell for cell in cells}
+    found = tuned(config, list(by_method), count, trials, federation, seeds, watch, allow_drift=allow_drift)
+    for method, result in found.items():
+        store.put(_record(by_method[method], result))
+        for trial in result.trials:
+            trials.path(trial.cell).unlink(missing_ok=True)
+    _tidy(trials)
+
+
+def _record(cell: Cell, result: Tuned) -> Record:
+    """What was tried and chosen."""
+    listed = [
+        {
+            "settings": dict(t.settings),
+            "accuracy": None if t.validation is None else round(t.validation, 5),
+            "round": t.round,
+            "outcome": t.outcome,
+        }
+        for t in result.trials
+    ]
+    best = result.best
+    records = [t.record for t in result.trials if t.record is not None]
+    made = dict(records[0].made)
+    for key in ("seconds", "cpu_seconds"):
+        made[key] = round(sum(r.made[key] for r in records), 1)
+    found = {"trials": listed, "chosen": dict(best.settings), "accuracy": round(best.validation or 0.0, 5)}
+    return Record(cell, cell.settings(), found, made)
+
+
+def _tidy(trials: Store) -> None:
+    """Delete the folders of the store of trials that are empty."""
+    from pfedsim import durable
+
+    trials.tidy()
+    for folder in [*trials.folder.glob("*"), trials.folder, trials.folder.parent]:
+        if folder.is_dir():
+            durable.remove_empty(folder)

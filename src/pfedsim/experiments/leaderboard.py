@@ -6,27 +6,23 @@ seed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pfedsim.errors import Error
 from pfedsim.experiments.board import Board, Place, expanded, merged
 from pfedsim.experiments.cell import Cell, Record
 from pfedsim.experiments.store import Store
 from pfedsim.methods import label, parse
 from pfedsim.plugin import source_digest
 from pfedsim.runs import config as configs
-from pfedsim.runs.reader import slug
-
-if TYPE_CHECKING:
-    from pfedsim.data.federation import Federation
-    from pfedsim.runs.execution import Progress
 
 TUNING = "tuning"
-AUTOGRAD = 6.0  # processor time of the torch backend over the native one's, for LeNet5 (docs/performance.md)
+AUTOGRAD = (
+    6.0  # processor time of the torch backend over the native one's, for LeNet5 (docs/performance.md)
+)
 CODE = 12  # characters of the digest of a user's own code
 
 
@@ -68,13 +64,6 @@ class Contender:
     def chosen(self) -> dict[str, Any]:
         """What tuning chose."""
         return dict(self.tuned.found["chosen"]) if self.tuned else {}
-
-    def missing(self) -> list[Cell]:
-        """What can be run now: the tuning, or after it the runs that are not finished."""
-        if not self.ready:
-            assert self.tuning is not None
-            return [self.tuning]
-        return [cell for seed, cell in self.cells.items() if seed not in self.runs]
 
 
 @dataclass(frozen=True)
@@ -123,11 +112,9 @@ class Leaderboard:
         found = [self.contender(place, method) for method in self.methods(place)]
         return {one.title: one for one in found}
 
-    def cell(
-        self, place: Place, method: str, seed: int, chosen: Mapping[str, Any], **more: Any
-    ) -> Cell:
+    def cell(self, place: Place, method: str, seed: int, chosen: Mapping[str, Any], **more: Any) -> Cell:
         """One run."""
-        words = merged(self.board.words(place), more)
+        words = merged(self.board.words(place, method), more)
         for key, value in chosen.items():
             configs.assign(words, key, value)
         return Cell({**_copied(words), "method": method, "seed": seed}, "run", _code(method))
@@ -136,18 +123,19 @@ class Leaderboard:
         budget = self.board.tuning
         if budget is None:
             return None
-        from pfedsim.experiments.budget import space
+        from pfedsim.experiments.budget import space_text
+        from pfedsim.experiments.tune import tuning_seed
 
         words = {
-            **self.board.words(place),
+            **self.board.words(place, method),
             "rounds": place.tuning_rounds,
             "validation": budget.validation,
             "score": {"every": 0, "finetune": 0},
             "method": method,
-            "seed": budget.seed,
+            "seed": tuning_seed(self.board.seeds),
         }
-        extra = (("trials", budget.trials), ("space", space(method)), *_code(method))
-        return TuningCell(words, TUNING, extra)
+        extra = (("trials", budget.trials), ("space", space_text(configs.check(words), method)))
+        return TuningCell(_copied(words), TUNING, (*extra, *_code(method)))
 
     def seconds(self, cell: Cell, place: Place, method: str) -> float:
         """The processor seconds that a cell will take, judging by finished ones of this place: of the same method, or
@@ -169,6 +157,33 @@ class Leaderboard:
         return found
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """Which part of a board is run; where it names nothing, all."""
+
+    methods: Sequence[str] = ()
+    sets: Sequence[str] = ()
+    seeds: Sequence[int] = ()
+
+    def of(self, table: Leaderboard) -> list[tuple[Place, str]]:
+        """Data sets and methods, in the board's order."""
+        return [
+            (place, method)
+            for place in table.board.places
+            if not self.sets or place.name in self.sets
+            for method in table.methods(place)
+            if not self.methods or method in self.methods
+        ]
+
+    def missing(self, one: Contender) -> list[Cell]:
+        """The runs of a contender that are wanted and not finished."""
+        return [
+            cell
+            for seed, cell in one.cells.items()
+            if seed not in one.runs and (not self.seeds or seed in self.seeds)
+        ]
+
+
 def _copied(words: Mapping[str, Any]) -> dict[str, Any]:
     return {k: _copied(v) if isinstance(v, dict) else v for k, v in words.items()}
 
@@ -182,40 +197,3 @@ def _code(method: str) -> tuple[tuple[str, Any], ...]:
     name = method.partition("(")[0].strip()
     digest = source_digest(type(parse(method))) if ":" in name else None
     return () if digest is None else (("code", digest[:CODE]),)
-
-
-def execute(store: Store, cell: Cell, watch: Callable[[Progress], None]) -> None:
-    """Run one cell, or continue it where it was stopped, and keep it in the store."""
-    from pfedsim.experiments.distil import Clock, run_cell
-    from pfedsim.runs import manifest
-    from pfedsim.runs.setup import federate
-
-    folder = store.run_folder(cell)
-    if cell.kind != TUNING:
-        store.put(run_cell(cell, folder, watch))
-        return
-    from pfedsim.experiments.budget import tuned
-
-    clock = Clock()
-    found = tuned(cell, folder, federate(cell.config), watch)
-    store.put(Record(cell, cell.settings(), found, {**manifest.made_with(cell.config), **clock.costs()}))
-
-
-def work(store: Store, _: Federation | None = None) -> Callable[[Cell, Callable[[Progress], None]], None]:
-    """What executes cells, here or on the node of a cluster, where each cell reads its own data."""
-    return partial(execute, store)
-
-
-def waves(
-    leaderboard: Leaderboard, wanted: Callable[[Place, str], bool], seeds: Sequence[int] = ()
-) -> Iterator[tuple[Place, list[Cell]]]:
-    """What is missing, place by place: first the tunings, then, once those have been run, the runs whose settings
-    they chose. `wanted`: which methods of which places; `seeds`: only these."""
-    for place in leaderboard.board.places:
-        methods = [m for m in leaderboard.methods(place) if wanted(place, m)]
-        for _ in range(2 if leaderboard.board.tuning else 1):
-            leaderboard.forget()
-            missing = [cell for m in methods for cell in leaderboard.contender(place, m).missing()]
-            missing = [c for c in missing if c.kind == TUNING or not seeds or c.words["seed"] in seeds]
-            if missing:
-                yield place, missing

@@ -57,7 +57,11 @@ def document(standings: Standings) -> Document:
 def about(standings: Standings) -> str:
     """What the board compares, by which rules, and how much of it is finished."""
     board, (done, every) = standings.leaderboard.board, standings.counts()
-    seeds = f"{len(board.seeds)} seeds ({', '.join(map(str, board.seeds))})" if len(board.seeds) > 1 else "one seed"
+    seeds = (
+        f"{len(board.seeds)} seeds ({', '.join(map(str, board.seeds))})"
+        if len(board.seeds) > 1
+        else "one seed"
+    )
     rules = [
         f"- Every number is a mean over {seeds}, with the standard deviation in brackets (ddof 1). All seeds of a data "
         "set share one partition. Scores are those of the last round, on each client's own test part.",
@@ -66,8 +70,8 @@ def about(standings: Standings) -> str:
         rules.append(
             f"- Every method gets the same tuning budget on every data set: {board.tuning.trials} trials over its "
             "learning rate and the options that it declares (`pfedsim methods NAME`), judged on "
-            f"{board.tuning.validation:.0%} of each client's train part with seed {board.tuning.seed}. Test parts are "
-            "never looked at. The runs that are shown train on the whole train parts."
+            f"{board.tuning.validation:.0%} of each client's train part, with a seed that is not among those shown. No "
+            "choice looks at test parts. The runs that are shown train on the whole train parts."
         )
     else:
         rules.append("- No method is tuned: all run with the settings below.")
@@ -263,7 +267,9 @@ def json_text(standings: Standings) -> str:
 def markdown_text(standings: Standings) -> str:
     """The report with a table of commands for each data set at its end."""
     tables = [f"\n{markdown_table(commands(standings, place))}\n" for place in standings.places]
-    return markdown(document(standings), pictures="figures") + "\n## Commands and digests\n" + "".join(tables)
+    return (
+        markdown(document(standings), pictures="figures") + "\n## Commands and digests\n" + "".join(tables)
+    )
 
 
 def write(standings: Standings, folder: Path) -> list[Path]:

@@ -41,7 +41,9 @@ def page(standings: Standings, report: Document) -> str:
         for place in standings.places:
             body += _commands(standings, place) if place.title == heading else ""
         sections.append((heading, body))
-    style, script = ((files(__package__) / f"leaderboard.{e}").read_text(encoding="utf-8") for e in ("css", "js"))
+    style, script = (
+        (files(__package__) / f"leaderboard.{e}").read_text(encoding="utf-8") for e in ("css", "js")
+    )
     return pages.page(report.title, sections, style, script)
 
 
@@ -60,7 +62,9 @@ def _standings(standings: Standings, table: Table) -> str:
             known = column and name in standings.by_place[column]
             inside = f'<a href="#{_anchor(column, name)}">{text}</a>' if known else text
             cells.append(f"<td>{inside}</td>")
-        rows.append(f'<tr data-method="{escape.html(name)}"><td>{escape.html(name)}</td>{"".join(cells)}</tr>')
+        rows.append(
+            f'<tr data-method="{escape.html(name)}"><td>{escape.html(name)}</td>{"".join(cells)}</tr>'
+        )
     data = json.dumps(_data(standings), ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     return (
         f'<p id="shown"><b>{escape.html(table.title)}</b></p>\n<div id="controls"></div>\n'
@@ -131,8 +135,14 @@ def _behind(standings: Standings, one: Contender) -> str:
     if first is not None:
         parts.append(pages.preformatted(run_command(first.cell)))
         seeds = ", ".join(str(seed) for seed in one.runs)
-        parts.append(pages.paragraph(f"Finished seeds (--seed): {seeds}. sha256 of the clients' models and of the configuration:"))
-        digests = [(seed, r.found["models_digest"], r.found["config_digest"]) for seed, r in one.runs.items()]
+        parts.append(
+            pages.paragraph(
+                f"Finished seeds (--seed): {seeds}. sha256 of the clients' models and of the configuration:"
+            )
+        )
+        digests = [
+            (seed, r.found["models_digest"], r.found["config_digest"]) for seed, r in one.runs.items()
+        ]
         parts.append(pages.table(("seed", "models", "configuration"), digests))
     if one.tuned is not None:
         parts.append(_trials(one.tuned.found))

@@ -62,14 +62,22 @@ def _ranked(methods: Sequence[str], sets: Sequence[str], table: np.ndarray) -> R
     critical = quantile * np.sqrt(k * (k + 1) / (6 * count))
     order = np.argsort(mean, kind="stable")
     return Ranking(
-        tuple(methods[j] for j in order), tuple(float(mean[j]) for j in order), tuple(sets), p, float(critical)
+        tuple(methods[j] for j in order),
+        tuple(float(mean[j]) for j in order),
+        tuple(sets),
+        p,
+        float(critical),
     )
 
 
 def sentence(ranking: Ranking, by: str) -> str:
     """What the ranks say, in words."""
     best, count = ranking.methods[0], len(ranking.sets)
-    alike = [m for m, r in zip(ranking.methods, ranking.ranks, strict=True) if r - ranking.ranks[0] < ranking.critical]
+    alike = [
+        m
+        for m, r in zip(ranking.methods, ranking.ranks, strict=True)
+        if r - ranking.ranks[0] < ranking.critical
+    ]
     p = "below 0.001" if ranking.p < 0.001 else f"{ranking.p:.3f}"
     differ = "" if ranking.p < LEVEL else ", so the data sets do not show that the methods differ at all"
     return (
@@ -117,14 +125,18 @@ def diagram(ranking: Ranking, path: Path, width: float) -> Path:
         end = low - 0.02 * k if left else high + 0.02 * k
         ax.plot([rank, rank, end], [axis, y, y], color="#666666", linewidth=0.7, clip_on=False)
         words = f"{name}  {rank:.2f}" if left else f"{rank:.2f}  {name}"
-        ax.text(end, y, f" {words} ", ha="right" if left else "left", va="center", fontsize=size, clip_on=False)
+        ax.text(
+            end, y, f" {words} ", ha="right" if left else "left", va="center", fontsize=size, clip_on=False
+        )
     return saved(figure, path)
 
 
 def _critical(ax: object, critical: float, low: float, high: float, size: int) -> None:
     """A ruler as long as the critical difference."""
     shown, y = min(critical, high - low), 0.12
-    words = f"critical difference {critical:.2f}" + (" (longer than the axis)" if critical > high - low else "")
+    words = f"critical difference {critical:.2f}" + (
+        " (longer than the axis)" if critical > high - low else ""
+    )
     ax.plot([low, low + shown], [y, y], color="black", linewidth=1.2, clip_on=False)  # type: ignore[attr-defined]
     for x in (low, low + shown):
         ax.plot([x, x], [y - 0.04, y + 0.04], color="black", linewidth=1.2, clip_on=False)  # type: ignore[attr-defined]

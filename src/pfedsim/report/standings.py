@@ -36,10 +36,21 @@ MEASURES = (
     Measure("served", "as served", "accuracy as served, %, mean over clients"),
     Measure("tuned", "after local epochs", "accuracy after local epochs, %, mean over clients"),
     Measure("served_all", "as served, all samples", "accuracy as served, %, over all test samples"),
-    Measure("tuned_all", "after local epochs, all samples", "accuracy after local epochs, %, over all test samples"),
+    Measure(
+        "tuned_all",
+        "after local epochs, all samples",
+        "accuracy after local epochs, %, over all test samples",
+    ),
     Measure("worst", "worst tenth", "accuracy as served, %, mean of the worst tenth of the clients"),
-    Measure("worse", "worse off than alone", "clients whose accuracy as served is below training alone, %", False),
-    Measure("kilobytes", "kB a round", "kilobytes that a client receives and sends in a round", False, 1, True),
+    Measure(
+        "worse",
+        "worse off than alone",
+        "clients whose accuracy as served is below training alone, %",
+        False,
+    ),
+    Measure(
+        "kilobytes", "kB a round", "kilobytes that a client receives and sends in a round", False, 1, True
+    ),
     Measure("seconds", "seconds", "processor seconds of a run with its scores", False, 1, True),
 )
 BY_KEY = {measure.key: measure for measure in MEASURES}
@@ -129,7 +140,11 @@ def _value(record: Record, alone: Record | None, key: str) -> float | None:
     if key == "seconds":
         return float(record.made["cpu_seconds"])
     if key == "worse":
-        return None if alone is None else _worse_off(found["clients"]["served"], alone.found["clients"]["served"])
+        return (
+            None
+            if alone is None
+            else _worse_off(found["clients"]["served"], alone.found["clients"]["served"])
+        )
     model, figure = {
         "served": ("served", "mean"),
         "tuned": ("finetuned", "mean"),

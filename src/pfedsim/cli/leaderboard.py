@@ -204,7 +204,7 @@ def _report(table: Leaderboard, place: Path, console: Console) -> None:
 
 def _damaged(table: Leaderboard) -> list[str]:
     """What is wrong with damaged files of finished cells."""
-    for place in table.board.places:
+    for place in table.board.set:
         table.contenders(place)
     return [f"{why}; its cell counts as missing" for why in table.store.damaged.values()]
 

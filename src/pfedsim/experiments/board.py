@@ -9,10 +9,11 @@ from annotated_types import MinLen
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pfedsim.errors import Error, must, nearest
-from pfedsim.experiments import boards
-from pfedsim.methods import METHOD_GROUPS, label, parse
+from pfedsim.experiments import boards, published
+from pfedsim.methods import METHOD_GROUPS, METHODS, label, parse
 from pfedsim.runs import config as configs
 
+ALONE = "Local-Only"
 OURS = ("method", "seed", "validation")  # settings that the board itself decides
 SHARED = ("data", *configs.OF_FEDERATION)  # settings that all methods of a place share
 
@@ -24,27 +25,6 @@ class Tuning(BaseModel):
 
     trials: int = Field(ge=2)
     validation: float = Field(gt=0, lt=1)
-
-
-class Check(BaseModel):
-    """Cells that run longer than the board's budget, to check what the budget costs."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    methods: Annotated[tuple[str, ...], MinLen(1)]
-    rounds: int = Field(ge=1)
-
-
-class Cause(BaseModel):
-    """What may explain a distance from a published number, and the settings that switch it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    methods: Annotated[tuple[str, ...], MinLen(1)]
-    why: str
-    run: str = ""
-    """the method to run in their place"""
-    settings: dict[str, Any] = Field(default_factory=dict)
 
 
 class Place(BaseModel):
@@ -63,9 +43,9 @@ class Place(BaseModel):
     own: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """settings of single methods, by method"""
     published: str | None = None
-    """the protocol of published.toml whose numbers stand beside ours"""
-    check: Check | None = None
-    cause: tuple[Cause, ...] = ()
+    """the protocol of methods/published.toml whose numbers stand beside ours"""
+    varies: str | None = None
+    """another place, from which this one differs in its settings alone; it is no column of the table"""
 
 
 class Board(BaseModel):
@@ -85,27 +65,40 @@ class Board(BaseModel):
 
     @property
     def places(self) -> tuple[Place, ...]:
-        return self.set
+        """The data sets that the table compares."""
+        return tuple(place for place in self.set if place.varies is None)
+
+    def variants(self, place: Place) -> list[Place]:
+        """What varies this place."""
+        return [other for other in self.set if other.varies == place.name]
 
     def place(self, name: str) -> Place:
         """The place of this name."""
-        for place in self.places:
+        for place in self.set:
             if place.name == name:
                 return place
         raise Error(f"the board {self.name} has no data set {name!r}; {nearest(name, self.names)}")
 
     @property
     def names(self) -> list[str]:
-        return [place.name for place in self.places]
+        return [place.name for place in self.set]
 
     def words(self, place: Place, method: str = "") -> dict[str, Any]:
         """The settings of a place, over those of all, and below those of the method."""
-        return merged(merged(self.settings, place.settings), place.own.get(method, {}))
+        below = self.words(self.place(place.varies), method) if place.varies else self.settings
+        return merged(merged(below, place.settings), place.own.get(method, {}))
 
     def methods_at(self, place: Place) -> list[str]:
-        """The methods that a place compares; Local-Only always, because the others are compared with it."""
+        """The methods of a place. Where the table compares them, Local-Only is one: it tells who is worse off."""
         specs = expanded(place.methods or self.methods)
-        return specs if any(label(parse(s)) == label(parse("local")) for s in specs) else ["local", *specs]
+        if place.published and not place.methods:
+            known = published.numbers(place.published)
+            specs += [m for m in METHODS if m in known and m not in specs]
+        return (
+            specs
+            if place.varies or any(label(parse(s)) == label(parse("local")) for s in specs)
+            else ["local", *specs]
+        )
 
 
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -130,7 +123,7 @@ def load(name: str) -> Board:
         if known is None:
             raise Error(
                 f"there is no board {name!r}; {nearest(name, boards.NAMES)} (your own: a .toml file, see "
-                "docs/leaderboard-boards.md)"
+                "docs/boards.md)"
             )
         path = known
     content = configs.load(path)
@@ -146,7 +139,7 @@ def _sentence(error: ValidationError) -> str:
     first = error.errors()[0]
     place = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        known: dict[str, type[BaseModel]] = {"set": Place, "tuning": Tuning, "check": Check, "cause": Cause}
+        known: dict[str, type[BaseModel]] = {"set": Place, "tuning": Tuning}
         above = [part for part in first["loc"][:-1] if isinstance(part, str)]
         kind = known.get(above[-1], Board) if above else Board
         return f"there is no {place!r}; {nearest(str(first['loc'][-1]), kind.model_fields)}"
@@ -162,7 +155,13 @@ def _check(board: Board, file: str) -> None:
         raise Error(f"{file}: two data sets are called {twice[0]}; give each a name of its own")
     if len(set(board.seeds)) < len(board.seeds):
         raise Error(f"{file}: seeds {', '.join(map(str, board.seeds))}: give different integers")
-    for place in board.places:
+    if not board.places:
+        raise Error(f"{file}: every data set varies another one; at least one must stand for itself")
+    for place in board.set:
+        if place.varies and board.place(place.varies).varies:
+            raise Error(
+                f"{file}: {place.name} varies {place.varies}, which itself varies another; name that one"
+            )
         words = board.words(place)
         for word in OURS:
             if word in words:
@@ -174,6 +173,9 @@ def _check(board: Board, file: str) -> None:
             raise Error(
                 f"{file}: {place.name} sets {of_federation[0]} for a single method, but it is the same for all"
             )
+        if place.published is not None and place.published not in published.protocols():
+            hint = nearest(place.published, published.protocols())
+            raise Error(f"{file}: {place.name}: there is no published protocol {place.published!r}; {hint}")
         if (board.tuning is None) != (place.tuning_rounds is None):
             missing = "[tuning]" if board.tuning is None else f"tuning_rounds of {place.name}"
             raise Error(f"{file}: tuning needs both [tuning] and tuning_rounds; {missing} is missing")

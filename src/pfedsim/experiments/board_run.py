@@ -52,7 +52,7 @@ class Progresses:
 
 def run_missing(table: Leaderboard, wanted: Wanted, where: Where, tell: Progresses) -> None:
     """Run all that is wanted and not finished."""
-    for place in table.board.places:
+    for place in table.board.set:
         methods = [m for p, m in wanted.of(table) if p is place]
         asked = [one for m in methods if wanted.missing(one := table.contender(place, m))]
         if not asked:

@@ -82,11 +82,11 @@ class Leaderboard:
     def methods(self, place: Place) -> list[str]:
         """The methods of a place, the added ones last."""
         known = self.board.methods_at(place)
-        return [*known, *(m for m in self.extra if m not in known)]
+        return known if place.varies else [*known, *(m for m in self.extra if m not in known)]
 
     def every_method(self) -> list[str]:
         """All methods of all places."""
-        return list(dict.fromkeys(m for place in self.board.places for m in self.methods(place)))
+        return list(dict.fromkeys(m for place in self.board.set for m in self.methods(place)))
 
     def contender(self, place: Place, method: str) -> Contender:
         """What there is of this method here."""
@@ -169,7 +169,7 @@ class Wanted:
         """Data sets and methods, in the board's order."""
         return [
             (place, method)
-            for place in table.board.places
+            for place in table.board.set
             if not self.sets or place.name in self.sets
             for method in table.methods(place)
             if not self.methods or method in self.methods

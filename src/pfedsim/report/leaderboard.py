@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from pfedsim import durable, escape
-from pfedsim.experiments.board import Place
+from pfedsim.experiments.board import Board, Place
 from pfedsim.experiments.leaderboard import Contender
-from pfedsim.report import leaderboard_page, ranks
+from pfedsim.report import leaderboard_page, published, ranks
 from pfedsim.report.document import (
     Document,
     Entry,
@@ -49,7 +49,10 @@ def document(standings: Standings) -> Document:
     sections = [Section("", [about(standings)]), Section("Standings", standing_tables(standings))]
     if figures := rank_parts(standings):
         sections.append(Section("Ranks", figures))
-    sections += [Section(place.title, place_parts(standings, place)) for place in standings.places]
+    for place in standings.places:
+        sections.append(Section(place.title, place_parts(standings, place)))
+        if beside := published.parts(standings, place):
+            sections.append(Section(published.HEADING, beside))
     sections.append(Section("How it was made", [made(standings)]))
     return Document(NAME, standings.leaderboard.board.title, sections)
 
@@ -63,8 +66,7 @@ def about(standings: Standings) -> str:
         else "one seed"
     )
     rules = [
-        f"- Every number is a mean over {seeds}, with the standard deviation in brackets (ddof 1). All seeds of a data "
-        "set share one partition. Scores are those of the last round, on each client's own test part.",
+        f"- {_seeds(board)} Scores are those of the last round, on each client's own test part.",
     ]
     if board.tuning is not None:
         rules.append(
@@ -84,9 +86,22 @@ def about(standings: Standings) -> str:
     return "\n\n".join(filter(None, [board.about, "\n".join(rules)]))
 
 
+def _seeds(board: Board) -> str:
+    if len(board.seeds) == 1:
+        return f"Every number is of one run, with seed {board.seeds[0]}."
+    return (
+        f"Every number is a mean over {len(board.seeds)} seeds ({', '.join(map(str, board.seeds))}), with the standard "
+        "deviation in brackets (ddof 1). All seeds of a data set share one partition."
+    )
+
+
 def standing_tables(standings: Standings) -> list[Table]:
     """Methods x data sets, as served and after local epochs, in the order of the mean ranks."""
-    return [_standing(standings, key) for key in STANDING]
+    return [_standing(standings, key) for key in _standing_keys(standings)]
+
+
+def _standing_keys(standings: Standings) -> list[str]:
+    return [measure.key for measure in standings.measures if measure.key in STANDING]
 
 
 def order(standings: Standings, key: str) -> list[str]:
@@ -129,7 +144,7 @@ def _text(standings: Standings, place: Place, name: str, key: str) -> str:
 def rank_parts(standings: Standings) -> list[str | Table | Figure]:
     """The critical-difference diagrams, each below what it says."""
     parts: list[str | Table | Figure] = []
-    for key in STANDING:
+    for key in _standing_keys(standings):
         found, words = standings.ranking(key), BY_KEY[key].words
         if found is None:
             continue
@@ -150,14 +165,14 @@ def place_parts(standings: Standings, place: Place) -> list[str | Table | Figure
         return [f"{scale(standings, place)} Nothing is finished yet."]
     names = [n for n in names if by[n].runs]
     columns = []
-    for measure in MEASURES:
+    for measure in standings.measures:
         scores = [standings.score(place, name, measure.key) for name in names]
         columns.append(_column(measure, scores))
     rows = [
         [Entry(name), *(column[k] for column in columns), Entry(str(len(by[name].runs)))]
         for k, name in enumerate(names)
     ]
-    head = ["method", *(measure.title for measure in MEASURES), "seeds"]
+    head = ["method", *(measure.title for measure in standings.measures), "seeds"]
     table = Table(f"{place.name}", f"{place.title}: all measures", head, rows)
     return [scale(standings, place), table]
 
@@ -210,7 +225,7 @@ def commands(standings: Standings, place: Place) -> Table:
 def rows(standings: Standings) -> list[dict[str, Any]]:
     """One record for each method, data set and seed, finished or not."""
     found = []
-    for place in standings.places:
+    for place in standings.leaderboard.board.set:
         for title, one in standings.by_place[place.name].items():
             found += [_row(standings, place, title, one, seed) for seed in one.cells]
     return found

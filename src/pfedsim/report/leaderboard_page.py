@@ -13,8 +13,8 @@ from pfedsim.experiments.leaderboard import Contender
 from pfedsim.methods import TWELVE
 from pfedsim.report import page as pages
 from pfedsim.report.document import HTML, Document, Table, html_part
+from pfedsim.report.published import HEADING
 from pfedsim.report.standings import (
-    MEASURES,
     Standings,
     board_command,
     chosen_text,
@@ -38,8 +38,9 @@ def page(standings: Standings, report: Document) -> str:
             body = _standings(standings, tables[0]) + _other_tables(tables[1:])
         else:
             body = "\n".join(map(html_part, section.parts))
-        for place in standings.places:
-            body += _commands(standings, place) if place.title == heading else ""
+        for place in standings.leaderboard.board.set:
+            if heading == (HEADING if place.varies else place.title):
+                body += _commands(standings, place)
         sections.append((heading, body))
     style, script = (
         (files(__package__) / f"leaderboard.{e}").read_text(encoding="utf-8") for e in ("css", "js")
@@ -91,14 +92,14 @@ def _data(standings: Standings) -> dict[str, Any]:
     cells: dict[str, dict[str, Any]] = {}
     for title in standings.titles:
         for place in standings.places:
-            scores = {m.key: standings.score(place, title, m.key) for m in MEASURES}
+            scores = {m.key: standings.score(place, title, m.key) for m in standings.measures}
             found = {key: [round(s.mean, 4), s.text()] for key, s in scores.items() if s}
             one = standings.by_place[place.name].get(title)
             if one is not None:
                 whole = {"whole": one.finished and bool(one.runs)}
                 cells.setdefault(title, {})[place.name] = {**found, **whole}
     return {
-        "measures": [[m.key, m.title, m.words, m.higher, m.cost] for m in MEASURES],
+        "measures": [[m.key, m.title, m.words, m.higher, m.cost] for m in standings.measures],
         "sets": [[place.name, place.title] for place in standings.places],
         "paper": [title for title in standings.titles if title in ours],
         "cells": cells,
@@ -117,7 +118,7 @@ def _commands(standings: Standings, place: Place) -> str:
         f"</summary>{_behind(standings, one)}</details>"
         for title, one in standings.by_place[place.name].items()
     ]
-    return f"<p><b>Commands and digests</b></p>\n{''.join(parts)}\n"
+    return f"<p><b>{escape.html(place.title)}: commands and digests</b></p>\n{''.join(parts)}\n"
 
 
 def _brief(one: Contender) -> str:
@@ -153,7 +154,7 @@ def _trials(found: Mapping[str, Any]) -> str:
     trials = sorted(found["trials"], key=lambda t: -(t["accuracy"] or 0))
     rows = [
         (
-            ", ".join(f"{k}={v}" for k, v in t["settings"].items()) or "the defaults",
+            ", ".join(f"{k}={v}" for k, v in t["settings"].items()) or "as given",
             "diverged" if t["accuracy"] is None else f"{100 * t['accuracy']:.2f}",
         )
         for t in trials

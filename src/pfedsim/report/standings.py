@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pfedsim.experiments.board import Place
+from pfedsim.experiments.board import ALONE, Place
 from pfedsim.experiments.cell import Cell, Record
 from pfedsim.experiments.leaderboard import Contender, Leaderboard
 from pfedsim.methods import label, parse
@@ -86,22 +86,30 @@ class Standings:
     @cached_property
     def by_place(self) -> dict[str, dict[str, Contender]]:
         """Data set -> name of the method -> what there is."""
-        return {p.name: self.leaderboard.contenders(p) for p in self.leaderboard.board.places}
+        return {p.name: self.leaderboard.contenders(p) for p in self.leaderboard.board.set}
 
     @property
     def places(self) -> tuple[Place, ...]:
         return self.leaderboard.board.places
 
     @cached_property
+    def measures(self) -> list[Measure]:
+        """What the tables show: without the scores after local epochs if the board asks for none."""
+        words = (self.leaderboard.board.words(place) for place in self.places)
+        tuned = any(w.get("score", {}).get("finetune") != 0 for w in words)
+        return [m for m in MEASURES if tuned or not m.key.startswith("tuned")]
+
+    @cached_property
     def titles(self) -> dict[str, str]:
         """Name in the table -> the method as it is named in commands, in the board's order."""
-        return {label(parse(m)): m for m in self.leaderboard.every_method()}
+        every = [m for place in self.places for m in self.leaderboard.methods(place)]
+        return {label(parse(m)): m for m in dict.fromkeys(every)}
 
     def score(self, place: Place, title: str, key: str) -> Score | None:
         """A measure, of the seeds that are finished."""
         one = self.by_place[place.name].get(title)
-        alone = self.by_place[place.name].get("Local-Only")
-        if one is None or (key == "worse" and title == "Local-Only"):
+        alone = self.by_place[place.name].get(ALONE)
+        if one is None or (key == "worse" and title == ALONE):
             return None
         found = {
             seed: _value(record, alone.runs.get(seed) if alone else None, key)
@@ -109,6 +117,14 @@ class Standings:
         }
         values = {seed: value for seed, value in found.items() if value is not None}
         return Score(values, BY_KEY[key].decimals) if values else None
+
+    def best_round(self, place: Place, title: str) -> Score | None:
+        """The highest accuracy of all scored rounds, in %: chosen on test, as some publish it, and only for comparison
+        with numbers that were made so."""
+        one = self.by_place[place.name].get(title)
+        if one is None or not one.runs:
+            return None
+        return Score({seed: 100 * max(r.found["curve"]["micro"]) for seed, r in one.runs.items()}, 2)
 
     def ranking(self, key: str) -> Ranking | None:
         """The ranking by this measure, of methods of which every seed is finished."""
@@ -122,8 +138,8 @@ class Standings:
         return ranking({title: row for title, row in scores.items() if row})
 
     def counts(self) -> tuple[int, int]:
-        """Finished runs, and all."""
-        every = [one for by in self.by_place.values() for one in by.values()]
+        """Finished runs of the table, and all."""
+        every = [one for place in self.places for one in self.by_place[place.name].values()]
         return sum(len(one.runs) for one in every), sum(len(one.cells) for one in every)
 
     def records(self) -> list[Record]:
@@ -207,4 +223,6 @@ def chosen_text(one: Contender) -> str:
     """What tuning chose, in one line."""
     if one.tuning is None:
         return "not tuned"
-    return ", ".join(f"{k}={v}" for k, v in one.chosen.items()) if one.tuned else MISSING
+    if one.tuned is None:
+        return MISSING
+    return ", ".join(f"{k}={v}" for k, v in one.chosen.items()) or "as given"

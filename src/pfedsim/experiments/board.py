@@ -136,7 +136,10 @@ def load(name: str) -> Board:
 
 
 def _sentence(error: ValidationError) -> str:
-    first = error.errors()[0]
+    every = error.errors()
+    first = next(
+        (e for e in every if e["type"] == "extra_forbidden"), every[0]
+    )  # a typo may look like a lack
     place = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         known: dict[str, type[BaseModel]] = {"set": Place, "tuning": Tuning}

@@ -60,11 +60,6 @@ def document(standings: Standings) -> Document:
 def about(standings: Standings) -> str:
     """What the board compares, by which rules, and how much of it is finished."""
     board, (done, every) = standings.leaderboard.board, standings.counts()
-    seeds = (
-        f"{len(board.seeds)} seeds ({', '.join(map(str, board.seeds))})"
-        if len(board.seeds) > 1
-        else "one seed"
-    )
     rules = [
         f"- {_seeds(board)} Scores are those of the last round, on each client's own test part.",
     ]
@@ -217,6 +212,8 @@ def commands(standings: Standings, place: Place) -> Table:
         first = next(iter(one.runs.values()), None)
         command = run_command(first.cell) if first else board_command(standings.leaderboard, one)
         digests = ", ".join(f"{seed}: {r.found['models_digest'][:SHORT]}" for seed, r in one.runs.items())
+        if first and not one.finished:
+            digests += f"; the missing ones: `{board_command(standings.leaderboard, one)}`"
         rows.append(entries(title, chosen_text(one), f"`{command}`", digests or MISSING))
     head = ["method", "chosen by tuning", "command (another seed: `--seed`)", "models' sha256 by seed"]
     return Table(f"commands-{place.name}", f"{place.title}: commands and digests", head, rows, prose=True)

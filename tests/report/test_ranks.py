@@ -57,7 +57,9 @@ def test_what_is_missing_is_left_out_and_said() -> None:
     assert (found.methods, found.sets) == (("c", "b", "a"), ("x", "y"))
     assert "over 2 data sets, as served" in sentence(found, "as served")
     assert ranking({"a": {"x": 1.0, "y": 1.0}, "b": {"x": 2.0, "y": 2.0}}) is None
-    assert ranking({m: {"x": 1.0} for m in "abc"}) is None
+    one = ranking({m: {"x": float(k)} for k, m in enumerate("abc")})
+    assert one is not None
+    assert (one.methods, one.tested) == (("c", "b", "a"), False)
 
 
 def test_equal_scores_share_a_rank_and_show_nothing() -> None:

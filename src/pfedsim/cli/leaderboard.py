@@ -187,12 +187,12 @@ def _run(table: Leaderboard, wanted: Wanted, where: Where, console: Console) -> 
 
 def _report(table: Leaderboard, place: Path, console: Console) -> None:
     """Write the page, and print the table of the first measure."""
-    from pfedsim.report.leaderboard import standing_tables, write
+    from pfedsim.report.leaderboard import short_table, write
     from pfedsim.report.screen import terminal
     from pfedsim.report.standings import Standings
 
     standings = Standings(table)
-    shown = standing_tables(standings)[0]
+    shown = short_table(standings)
     console.print(f"\n{shown.title}", highlight=False)
     for part in terminal(shown, console.width):
         console.print(part)

@@ -62,12 +62,13 @@
         const target = place.querySelector("a");
         if (!known || !target) { return; }
         const value = known[state.measure];
-        const text = value ? value[1] : "missing";
+        const begun = data.measures.some(([key]) => known[key]);
+        const text = value ? value[1] : begun ? "-" : "missing";
         const mark = value && best.get(set);
         const tag = mark && value[0].toFixed(2) === mark.b ? "b" : mark && value[0].toFixed(2) === mark.u ? "u" : "span";
         const made = document.createElement(tag);
         made.textContent = text;
-        made.className = value ? "" : "missing";
+        made.className = value || begun ? "" : "missing";
         target.replaceChildren(made);
       });
     }
@@ -139,7 +140,11 @@
   // A link to a cell unfolds what lies behind it.
   function unfold() {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    if (target && target.tagName === "DETAILS") { target.open = true; target.scrollIntoView(); }
+    if (!target || target.tagName !== "DETAILS") { return; }
+    for (let part = target; part; part = part.parentElement && part.parentElement.closest("details")) {
+      part.open = true;
+    }
+    target.scrollIntoView();
   }
   window.addEventListener("hashchange", unfold);
   unfold();

@@ -92,7 +92,13 @@ def _seeds(board: Board) -> str:
 
 def standing_tables(standings: Standings) -> list[Table]:
     """Methods x data sets, as served and after local epochs, in the order of the mean ranks."""
-    return [_standing(standings, key) for key in _standing_keys(standings)]
+    return [_standing(standings, key, standings.places) for key in _standing_keys(standings)]
+
+
+def short_table(standings: Standings) -> Table:
+    """The first of these tables, of the data sets of which anything is finished."""
+    begun = [p for p in standings.places if any(one.runs for one in standings.by_place[p.name].values())]
+    return _standing(standings, STANDING[0], begun)
 
 
 def _standing_keys(standings: Standings) -> list[str]:
@@ -106,8 +112,8 @@ def order(standings: Standings, key: str) -> list[str]:
     return [*first, *(title for title in standings.titles if title not in first)]
 
 
-def _standing(standings: Standings, key: str) -> Table:
-    places, found = standings.places, standings.ranking(key)
+def _standing(standings: Standings, key: str, places: Sequence[Place]) -> Table:
+    found = standings.ranking(key)
     rank = dict(zip(found.methods, found.ranks, strict=True)) if found else {}
     names = order(standings, key)
     columns = []
@@ -141,7 +147,7 @@ def rank_parts(standings: Standings) -> list[str | Table | Figure]:
     parts: list[str | Table | Figure] = []
     for key in _standing_keys(standings):
         found, words = standings.ranking(key), BY_KEY[key].words
-        if found is None:
+        if found is None or not found.tested:
             continue
         left_out = [p.title for p in standings.places if p.title not in found.sets]
         said = ranks.sentence(found, f"by {words.partition(',')[0]}")
@@ -154,15 +160,15 @@ def rank_parts(standings: Standings) -> list[str | Table | Figure]:
 
 def place_parts(standings: Standings, place: Place) -> list[str | Table | Figure]:
     """All numbers of one data set."""
-    names = [n for n in order(standings, "served") if n in standings.by_place[place.name]]
     by = standings.by_place[place.name]
-    if not any(one.runs for one in by.values()):
-        return [f"{scale(standings, place)} Nothing is finished yet."]
-    names = [n for n in names if by[n].runs]
+    found = {name: score for name in by if (score := standings.score(place, name, "served"))}
+    if not found:
+        command = f"pfedsim leaderboard {standings.leaderboard.board.name} --sets {place.name}"
+        return [f"{scale(standings, place)} Nothing is finished yet; `{command}` runs it."]
+    names = sorted(found, key=lambda name: -found[name].mean)
     columns = []
     for measure in standings.measures:
-        scores = [standings.score(place, name, measure.key) for name in names]
-        columns.append(_column(measure, scores))
+        columns.append(_column(measure, [standings.score(place, n, measure.key) for n in names]))
     rows = [
         [Entry(name), *(column[k] for column in columns), Entry(str(len(by[name].runs)))]
         for k, name in enumerate(names)

@@ -118,7 +118,10 @@ def _commands(standings: Standings, place: Place) -> str:
         f"</summary>{_behind(standings, one)}</details>"
         for title, one in standings.by_place[place.name].items()
     ]
-    return f"<p><b>{escape.html(place.title)}: commands and digests</b></p>\n{''.join(parts)}\n"
+    body = "".join(parts)
+    if not any(one.runs for one in standings.by_place[place.name].values()):
+        return pages.folded("Commands of single methods", body)
+    return f"<p><b>{escape.html(place.title)}: commands and digests</b></p>\n{body}\n"
 
 
 def _brief(one: Contender) -> str:

@@ -13,7 +13,7 @@ from pfedsim.report.looks import COLOURS
 from pfedsim.report.plots import NARROW
 
 LEVEL = 0.05
-FEWEST_SETS, FEWEST_METHODS = 2, 3
+FEWEST = 3  # methods
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,11 @@ class Ranking:
     critical: float
     """Nemenyi's critical difference of two mean ranks at the 5% level"""
 
+    @property
+    def tested(self) -> bool:
+        """Whether there are several data sets, without which ranks prove nothing."""
+        return len(self.sets) > 1
+
     def groups(self) -> list[tuple[int, int]]:
         """The longest stretches of methods, first and last, that differ by less than the critical difference."""
         found: list[tuple[int, int]] = []
@@ -41,11 +46,11 @@ class Ranking:
 def ranking(scores: Mapping[str, Mapping[str, float]], share: float = 0.5) -> Ranking | None:
     """The ranking by these scores (method -> data set -> score, higher is better; what is missing is not there). A
     data set counts if at least this share of the methods has it, a method if it has all data sets that count. None if
-    fewer than two data sets or three methods are left."""
+    no data set or fewer than three methods are left."""
     sets = list(dict.fromkeys(name for row in scores.values() for name in row))
     sets = [s for s in sets if sum(s in row for row in scores.values()) >= share * len(scores)]
     methods = [m for m, row in scores.items() if all(s in row for s in sets)]
-    if len(sets) < FEWEST_SETS or len(methods) < FEWEST_METHODS:
+    if not sets or len(methods) < FEWEST:
         return None
     return _ranked(methods, sets, np.array([[scores[m][s] for m in methods] for s in sets]))
 
@@ -56,8 +61,8 @@ def _ranked(methods: Sequence[str], sets: Sequence[str], table: np.ndarray) -> R
 
     ranks = stats.rankdata(-table, axis=1)
     mean, (count, k) = ranks.mean(0), table.shape
-    same = bool((ranks == ranks[:, :1]).all())
-    p = 1.0 if same else float(stats.friedmanchisquare(*ranks.T).pvalue)
+    nothing = count < 2 or bool((ranks == ranks[:, :1]).all())
+    p = 1.0 if nothing else float(stats.friedmanchisquare(*ranks.T).pvalue)
     quantile = float(stats.studentized_range.ppf(1 - LEVEL, k, np.inf)) / np.sqrt(2)
     critical = quantile * np.sqrt(k * (k + 1) / (6 * count))
     order = np.argsort(mean, kind="stable")

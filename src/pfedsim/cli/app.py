@@ -14,6 +14,7 @@ from rich.table import Table
 from pfedsim.cli import MARKED, data, stoppable
 from pfedsim.cli.compare import compare
 from pfedsim.cli.folders import Fresh, Out, make_room
+from pfedsim.cli.imports import import_
 from pfedsim.cli.leaderboard import leaderboard
 from pfedsim.cli.models import export, predict
 from pfedsim.cli.options import (
@@ -222,6 +223,7 @@ def _state_said(run: Run) -> str:
 app.command(cls=Grouped)(compare)
 app.command(cls=Grouped)(sweep)
 app.command()(leaderboard)
+app.command("import")(import_)
 app.command()(show)
 app.command()(export)
 app.command()(predict)

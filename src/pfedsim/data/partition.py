@@ -174,7 +174,7 @@ def make(
             larger = "a larger alpha or " if "alpha" in recipe else ""
             raise Error(f"{error}; {possible} {larger}a smaller minimum") from None
     recipe["clients"] = len(shares)
-    return Partition(tuple(_split(share, test, stream) for share in shares), recipe, data)
+    return Partition(tuple(split_share(share, test, stream) for share in shares), recipe, data)
 
 
 def _as_given(
@@ -390,7 +390,7 @@ def hold_out(partition: Partition, share: float, seed: int) -> Partition:
     return Partition(tuple(partition.clients[i] for i in order), recipe, partition.data)
 
 
-def _split(share: np.ndarray, test: float, stream: np.random.RandomState) -> Split:
+def split_share(share: np.ndarray, test: float, stream: np.random.RandomState) -> Split:
     """Shuffle the share; the first floor((1 - test) n) samples are for training, the rest for testing. Both parts
     get at least one sample if there are two."""
     share = share.astype(np.int64)

@@ -21,7 +21,9 @@ from pfedsim.core import method as method_module
 from pfedsim.core.job import Batch, Job
 from pfedsim.core.method import Fed, Memory, Message, Phase
 from pfedsim.dev.conformance import check
+from pfedsim.experiments.board import load as load_board
 from pfedsim.methods import METHODS, parse
+from pfedsim.runs.config import TABLES, Config
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -195,7 +197,8 @@ def test_the_guides_compare_runs(tmp_path):
 
 def test_every_command_and_method_is_documented():
     for command in app.registered_commands:
-        assert f"pfedsim {command.callback.__name__}" in README, command.callback.__name__
+        name = command.name or command.callback.__name__
+        assert f"pfedsim {name}" in README, name
     page = (ROOT / "docs" / "methods.md").read_text()
     for kind in METHODS.values():
         assert f"\n## {kind.title}\n" in page
@@ -250,3 +253,39 @@ def test_the_repository_names_no_machine():
         if path.suffix in (".py", ".md", ".toml", ".txt", ".cff", "") and name != "tests/test_docs.py":
             text = path.read_text()
             assert not re.search(r"/work/|/root/|/opt/|\.internal\b", text), name
+
+
+MIGRATE = (ROOT / "docs" / "migrate.md").read_text()
+
+
+def test_the_migration_page_names_settings_and_options_that_exist():
+    known = {*Config.model_fields, *(f"{t}.{k}" for t, kind in TABLES.items() for k in kind.model_fields)}
+    names = [
+        name
+        for row in re.findall(r"^\| (.*?) \|", MIGRATE.partition("### Options of methods")[0], re.M)
+        for name in re.findall(r"`([a-z_.]+)(?: = [^`]*)?`", row)
+        if not name.startswith(".") and name != "compare" and row != "source"
+    ]
+    assert len(names) > 30
+    assert set(names) <= known
+    options = MIGRATE.partition("### Options of methods")[2].partition("### What else")[0]
+    rows = re.findall(r"^\| `(\w+)`(?:: (.*?))? \|", options, re.M)
+    assert {name for name, _ in rows} <= set(METHODS)
+    for name, listed in rows:
+        for option in re.findall(r"`(\w+)`", listed):
+            if option not in known:
+                assert option in {f.name for f in fields(METHODS[name])}, (name, option)
+
+
+def test_the_conversions_of_the_migration_page_are_python():
+    (first, second, third) = blocks(MIGRATE)
+    for block in (first, second, third):
+        compile(block, "convert.py", "exec")
+
+
+def test_the_board_of_the_guide_can_be_read(tmp_path):
+    (block,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "boards.md").read_text(), re.S)
+    (tmp_path / "mine.toml").write_text(block)
+    board = load_board(str(tmp_path / "mine.toml"))
+    assert board.names == ["skewed", "even"]
+    assert board.words(board.place("even"), "fedavg")["lr_decay"] == 0.99

@@ -229,6 +229,27 @@ def test_a_method_of_ones_own_joins_and_its_code_counts(board: Path) -> None:
     assert "0 of 4 runs are finished" in says(*words, "--dry-run")
 
 
+def test_two_methods_of_one_name_are_refused(board: Path) -> None:
+    for name in ("mine", "yours"):
+        (board / f"{name}.py").write_text(MINE)
+    with pytest.raises(
+        Error, match=r"mine.py:Mine and yours.py:Mine have the same name in the table, Mine"
+    ):
+        says("two.toml", "--add", "mine.py:Mine", "--add", "yours.py:Mine", "--dry-run")
+
+
+def test_a_board_may_choose_the_round_by_validation(tmp_path: Path) -> None:
+    path = tmp_path / "board.toml"
+    path.write_text(BOARD.replace("rounds = 2", 'rounds = 2\nvalidation = 0.3\nstop = { round = "best" }'))
+    table = Leaderboard(load(str(path)), Store(tmp_path))
+    one = table.contender(table.board.places[0], "fedavg")
+    assert one.tuning is not None
+    assert one.tuning.words["validation"] == 0.2
+    assert one.tuning.config.stop == one.cells[1].config.stop
+    assert one.tuning.config.score.every == 1
+    assert one.cells[1].config.validation == 0.3
+
+
 def test_the_page_needs_nothing_from_elsewhere(finished: Path) -> None:
     page = (finished / "page" / "leaderboard.html").read_text()
     assert not re.findall(r'(?:src|href|srcset)="(?!#|data:)[^"]*', page)

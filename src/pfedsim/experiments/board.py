@@ -14,7 +14,7 @@ from pfedsim.methods import METHOD_GROUPS, METHODS, label, parse
 from pfedsim.runs import config as configs
 
 ALONE = "Local-Only"
-OURS = ("method", "seed", "validation")  # settings that the board itself decides
+OURS = ("method", "seed")  # settings that the board itself decides
 SHARED = ("data", *configs.OF_FEDERATION)  # settings that all methods of a place share
 
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from statistics import mean
 from typing import Any
 
+from pfedsim.errors import Error
 from pfedsim.experiments.board import Board, Place, expanded, merged
 from pfedsim.experiments.cell import Cell, Record
 from pfedsim.experiments.store import Store
@@ -75,6 +76,17 @@ class Leaderboard:
     added: Sequence[str] = ()
     _known: dict[tuple[str, str], Contender] = field(default_factory=dict, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        for place in self.board.set:
+            seen: dict[str, str] = {}
+            for method in self.methods(place):
+                other = seen.setdefault(label(parse(method)), method)
+                if other != method:
+                    title = label(parse(method))
+                    raise Error(
+                        f"{other} and {method} have the same name in the table, {title}; give each a title"
+                    )
+
     @cached_property
     def extra(self) -> list[str]:
         return expanded(tuple(self.added))
@@ -126,11 +138,15 @@ class Leaderboard:
         from pfedsim.experiments.budget import space_text
         from pfedsim.experiments.tune import tuning_seed
 
+        words = self.board.words(place, method)
+        every = (
+            words.get("score", {}).get("every") if "stop" in words else 0
+        )  # which compares scored rounds
         words = {
-            **self.board.words(place, method),
+            **words,
             "rounds": place.tuning_rounds,
             "validation": budget.validation,
-            "score": {"every": 0, "finetune": 0},
+            "score": {"every": every, "finetune": 0},
             "method": method,
             "seed": tuning_seed(self.board.seeds),
         }

@@ -63,12 +63,14 @@ def about(standings: Standings) -> str:
     rules = [
         f"- {_seeds(board)} Scores are those of the last round, on each client's own test part.",
     ]
+    held_back = any("validation" in board.words(place) for place in standings.places)
+    whole = "" if held_back else " The runs that are shown train on the whole train parts."
     if board.tuning is not None:
         rules.append(
             f"- Every method gets the same tuning budget on every data set: {board.tuning.trials} trials over its "
             "learning rate and the options that it declares (`pfedsim methods NAME`), judged on "
             f"{board.tuning.validation:.0%} of each client's train part, with a seed that is not among those shown. No "
-            "choice looks at test parts. The runs that are shown train on the whole train parts."
+            f"choice looks at test parts.{whole}"
         )
     else:
         rules.append("- No method is tuned: all run with the settings below.")
@@ -128,7 +130,8 @@ def _standing(standings: Standings, key: str, places: Sequence[Place]) -> Table:
     ]
     head = ["method", "mean rank", *(place.title for place in places)]
     title = BY_KEY[key].words
-    return Table(f"standings-{key}", f"{title[:1].upper()}{title[1:]}", head, rows)
+    notes = [f"Mean rank: over {', '.join(found.sets)}."] if found else []
+    return Table(f"standings-{key}", f"{title[:1].upper()}{title[1:]}", head, rows, notes=notes)
 
 
 def _text(standings: Standings, place: Place, name: str, key: str) -> str:

@@ -71,7 +71,8 @@ def _standings(standings: Standings, table: Table) -> str:
         f'<p id="shown"><b>{escape.html(table.title)}</b></p>\n<div id="controls"></div>\n'
         f'<div class="scroll"><table id="standings"><thead><tr><th>{table.head[0]}</th>{head}</tr></thead>\n'
         f"<tbody>{''.join(rows)}</tbody></table></div>\n"
-        "<p>Best in bold, second underlined. A cell leads to its command and digests.</p>\n"
+        "<p>Best in bold, second underlined. A cell leads to its command and digests. Mean ranks are over the data "
+        "sets that are shown and on which at least half of the methods are finished.</p>\n"
         f'<script type="application/json" id="numbers">{data}</script>\n'
     )
 

@@ -213,6 +213,7 @@ def test_a_damaged_cell_is_named_and_counts_as_missing(board: Path) -> None:
     said = says("two.toml", "--results", "results", "--dry-run")
     assert f"{path.relative_to(board)} is damaged" in said
     assert "11 of 12" in said
+    says("two.toml", "--results", "results", "--out", "page", "--only-report", code=1)
 
 
 def test_a_method_of_ones_own_joins_and_its_code_counts(board: Path) -> None:

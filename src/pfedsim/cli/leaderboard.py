@@ -106,7 +106,7 @@ def leaderboard(
         names = [name for name, reason in failed.items() if reason == why]
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         console.print(f"not run: {names[0]}{more}: {why}", highlight=False, soft_wrap=True)
-    if failed:
+    if failed or table.store.damaged:  # a damaged cell that was run again is whole
         raise typer.Exit(1)
     several = (table.contender(at, method) for at, method in wanted.of(table))
     if any(record.found.get("incidents") for one in several for record in one.runs.values()):

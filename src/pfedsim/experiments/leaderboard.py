@@ -126,10 +126,10 @@ class Leaderboard:
 
     def cell(self, place: Place, method: str, seed: int, chosen: Mapping[str, Any], **more: Any) -> Cell:
         """One run."""
-        words = merged(self.board.words(place, method), more)
+        words = _copied(merged(self.board.words(place, method), more))
         for key, value in chosen.items():
             configs.assign(words, key, value)
-        return Cell({**_copied(words), "method": method, "seed": seed}, "run", _code(method))
+        return Cell({**words, "method": method, "seed": seed}, "run", _code(method))
 
     def _tuning(self, place: Place, method: str) -> Cell | None:
         budget = self.board.tuning
@@ -139,9 +139,8 @@ class Leaderboard:
         from pfedsim.experiments.tune import tuning_seed
 
         words = self.board.words(place, method)
-        every = (
-            words.get("score", {}).get("every") if "stop" in words else 0
-        )  # which compares scored rounds
+        # a choice of the round compares scored rounds
+        every = words.get("score", {}).get("every") if "stop" in words else 0
         words = {
             **words,
             "rounds": place.tuning_rounds,
@@ -156,12 +155,12 @@ class Leaderboard:
     def seconds(self, cell: Cell, place: Place, method: str) -> float:
         """The processor seconds that a cell will take, judging by finished ones of this place: of the same method, or
         else of any. Without any, by what the board says of a round."""
-        rounds = _rounds(cell)
-        for by in (cell.words["method"], None):
-            rates = [rate for name, rate in self._rates(place) if by is None or name == by]
-            if rates:
-                return mean(rates) * rounds
-        return place.round_seconds * rounds * (AUTOGRAD if parse(method).autograd() else 1)
+        rounds, known = _rounds(cell), self._rates(place)
+        if mine := [rate for name, rate in known if name == method]:
+            return mean(mine) * rounds
+        native = [rate for name, rate in known if not parse(name).autograd()]
+        rate = mean(native) if native else place.round_seconds
+        return rate * rounds * (AUTOGRAD if parse(method).autograd() else 1)
 
     def _rates(self, place: Place) -> list[tuple[str, float]]:
         """Method and processor seconds a round of every finished cell of a place."""

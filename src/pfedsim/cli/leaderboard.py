@@ -174,13 +174,13 @@ def _summary(table: Leaderboard, wanted: Wanted, jobs: int | None) -> str:
 
 def _run(table: Leaderboard, wanted: Wanted, where: Where, console: Console) -> dict[str, str]:
     """Run what is missing; why each cell that failed did."""
-    from pfedsim.experiments.board_run import Progresses, run_missing
+    from pfedsim.experiments.board_run import Listener, run_missing
 
     def said(line: str) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
     with watching_several(console, lines=False) as watch:
-        tell = Progresses(watch, said)
+        tell = Listener(watch, said)
         run_missing(table, wanted, where, tell)
     return tell.failed
 

@@ -41,8 +41,8 @@ class Where:
 
 
 @dataclass
-class Progresses:
-    """What is told while a board runs: `watch` gets the progress of a cell under its name, `said` a line for each
+class Listener:
+    """Who is told what happens while a board runs: `watch` gets the progress of a cell under its name, `said` a line for each
     part that has ended. `failed`: why each cell that failed did."""
 
     watch: Watch
@@ -50,7 +50,7 @@ class Progresses:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def run_missing(table: Leaderboard, wanted: Wanted, where: Where, tell: Progresses) -> None:
+def run_missing(table: Leaderboard, wanted: Wanted, where: Where, tell: Listener) -> None:
     """Run all that is wanted and not finished."""
     for place in table.board.set:
         methods = [m for p, m in wanted.of(table) if p is place]
@@ -86,7 +86,7 @@ def _tune(
     cells: list[Cell],
     federation: Federation,
     where: Where,
-    tell: Progresses,
+    tell: Listener,
 ) -> None:
     if not cells:
         return
@@ -112,7 +112,7 @@ def _run(
     cells: list[Cell],
     federation: Federation,
     where: Where,
-    tell: Progresses,
+    tell: Listener,
 ) -> None:
     """The runs that are scored."""
 

@@ -86,7 +86,7 @@ def _record(cell: Cell, result: Tuned) -> Record:
     listed = [
         {
             "settings": dict(t.settings),
-            "accuracy": None if t.validation is None else round(t.validation, 5),
+            "accuracy": t.validation,
             "round": t.round,
             "outcome": t.outcome,
         }
@@ -97,7 +97,7 @@ def _record(cell: Cell, result: Tuned) -> Record:
     made = dict(records[0].made)
     for key in ("seconds", "cpu_seconds"):
         made[key] = round(sum(r.made[key] for r in records), 1)
-    found = {"trials": listed, "chosen": dict(best.settings), "accuracy": round(best.validation or 0.0, 5)}
+    found = {"trials": listed, "chosen": dict(best.settings), "accuracy": best.validation}
     return Record(cell, cell.settings(), found, made)
 
 

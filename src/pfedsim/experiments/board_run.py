@@ -42,8 +42,8 @@ class Where:
 
 @dataclass
 class Listener:
-    """Who is told what happens while a board runs: `watch` gets the progress of a cell under its name, `said` a line for each
-    part that has ended. `failed`: why each cell that failed did."""
+    """Who is told what happens while a board runs: `watch` gets the progress of a cell under its name, `said` a line
+    for each part that has ended. `failed`: why each cell that failed did."""
 
     watch: Watch
     said: Callable[[str], None]

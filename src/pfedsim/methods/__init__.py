@@ -31,6 +31,7 @@ from pfedsim.methods.fedprox import FedProx
 from pfedsim.methods.fedrep import FedRep
 from pfedsim.methods.knnper import KNNPer
 from pfedsim.methods.local import LocalOnly
+from pfedsim.methods.moon import Moon
 from pfedsim.methods.perfedavg import PerFedAvg
 from pfedsim.methods.pfedgraph import PFedGraph
 from pfedsim.methods.pfedsim import PFedSim
@@ -62,6 +63,7 @@ __all__ = [
     "FedRep",
     "KNNPer",
     "LocalOnly",
+    "Moon",
     "PFedGraph",
     "PFedSim",
     "PerFedAvg",
@@ -100,6 +102,7 @@ OTHERS: dict[str, type[Method]] = {
     "fedpac": FedPAC,
     "fedamp": FedAMP,
     "pfedgraph": PFedGraph,
+    "moon": Moon,
     "knnper": KNNPer,
 }
 METHODS: dict[str, type[Method]] = {**TWELVE, **OTHERS}

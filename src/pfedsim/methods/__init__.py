@@ -29,6 +29,7 @@ from pfedsim.methods.fedpac import FedPAC
 from pfedsim.methods.fedper import FedPer
 from pfedsim.methods.fedprox import FedProx
 from pfedsim.methods.fedrep import FedRep
+from pfedsim.methods.fedrod import FedRoD
 from pfedsim.methods.knnper import KNNPer
 from pfedsim.methods.local import LocalOnly
 from pfedsim.methods.moon import Moon
@@ -61,6 +62,7 @@ __all__ = [
     "FedPer",
     "FedProx",
     "FedRep",
+    "FedRoD",
     "KNNPer",
     "LocalOnly",
     "Moon",
@@ -103,6 +105,7 @@ OTHERS: dict[str, type[Method]] = {
     "fedamp": FedAMP,
     "pfedgraph": PFedGraph,
     "moon": Moon,
+    "fedrod": FedRoD,
     "knnper": KNNPer,
 }
 METHODS: dict[str, type[Method]] = {**TWELVE, **OTHERS}

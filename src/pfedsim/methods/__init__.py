@@ -22,6 +22,7 @@ from pfedsim.methods.fedavgft import FedAvgFT
 from pfedsim.methods.fedavgm import FedAvgM
 from pfedsim.methods.fedbabu import FedBABU
 from pfedsim.methods.fedbn import FedBN
+from pfedsim.methods.feddbe import FedDBE
 from pfedsim.methods.feddyn import FedDyn
 from pfedsim.methods.fedfomo import FedFomo
 from pfedsim.methods.fedgen import FedGen
@@ -55,6 +56,7 @@ __all__ = [
     "FedAvgM",
     "FedBABU",
     "FedBN",
+    "FedDBE",
     "FedDyn",
     "FedFomo",
     "FedGen",
@@ -106,6 +108,7 @@ OTHERS: dict[str, type[Method]] = {
     "pfedgraph": PFedGraph,
     "moon": Moon,
     "fedrod": FedRoD,
+    "feddbe": FedDBE,
     "knnper": KNNPer,
 }
 METHODS: dict[str, type[Method]] = {**TWELVE, **OTHERS}

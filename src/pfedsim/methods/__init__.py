@@ -13,6 +13,7 @@ from typing import Any
 from pfedsim.core.method import Method
 from pfedsim.errors import Error, nearest
 from pfedsim.methods.apfl import APFL
+from pfedsim.methods.cwfedavg import CwFedAvg
 from pfedsim.methods.ditto import Ditto
 from pfedsim.methods.fedala import FedALA
 from pfedsim.methods.fedamp import FedAMP
@@ -47,6 +48,7 @@ __all__ = [
     "METHOD_GROUPS",
     "OTHERS",
     "TWELVE",
+    "CwFedAvg",
     "Ditto",
     "FedALA",
     "FedAMP",
@@ -109,6 +111,7 @@ OTHERS: dict[str, type[Method]] = {
     "moon": Moon,
     "fedrod": FedRoD,
     "feddbe": FedDBE,
+    "cwfedavg": CwFedAvg,
     "knnper": KNNPer,
 }
 METHODS: dict[str, type[Method]] = {**TWELVE, **OTHERS}

@@ -38,15 +38,14 @@ class AutogradNet(Protocol):
 
     module: nn.Module
     """the network itself; its parameters are leaves of the graph"""
+    head: Any
+    """its classifier: called with features it gives the class scores"""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Class scores."""
 
     def features(self, x: Tensor) -> Tensor:
         """The head's input."""
-
-    def head(self, z: Tensor) -> Tensor:
-        """The classifier's scores for features `z`."""
 
 
 class Backend(Protocol):

@@ -25,7 +25,7 @@ class WrittenNet:
     """What a loss written for autograd is given: see `AutogradNet`."""
 
     def __init__(self, net: TorchNet):
-        self.module, self._net = net._module, net
+        self.module, self.head, self._net = net._module, net._head, net
 
     def __call__(self, x: Tensor) -> Tensor:
         scores: Tensor = self.module(x)
@@ -33,10 +33,6 @@ class WrittenNet:
 
     def features(self, x: Tensor) -> Tensor:
         return self._net._to_head(x)
-
-    def head(self, z: Tensor) -> Tensor:
-        scores: Tensor = self._net._head(z)
-        return scores
 
 
 class TorchNet(Reopened):

@@ -23,6 +23,7 @@ from pfedsim.methods.fedavgft import FedAvgFT
 from pfedsim.methods.fedavgm import FedAvgM
 from pfedsim.methods.fedbabu import FedBABU
 from pfedsim.methods.fedbn import FedBN
+from pfedsim.methods.fedcp import FedCP
 from pfedsim.methods.feddbe import FedDBE
 from pfedsim.methods.feddyn import FedDyn
 from pfedsim.methods.fedfomo import FedFomo
@@ -58,6 +59,7 @@ __all__ = [
     "FedAvgM",
     "FedBABU",
     "FedBN",
+    "FedCP",
     "FedDBE",
     "FedDyn",
     "FedFomo",
@@ -110,6 +112,7 @@ OTHERS: dict[str, type[Method]] = {
     "pfedgraph": PFedGraph,
     "moon": Moon,
     "fedrod": FedRoD,
+    "fedcp": FedCP,
     "feddbe": FedDBE,
     "cwfedavg": CwFedAvg,
     "knnper": KNNPer,

@@ -33,6 +33,7 @@ from pfedsim.methods.fedper import FedPer
 from pfedsim.methods.fedprox import FedProx
 from pfedsim.methods.fedrep import FedRep
 from pfedsim.methods.fedrod import FedRoD
+from pfedsim.methods.gpfl import GPFL
 from pfedsim.methods.knnper import KNNPer
 from pfedsim.methods.local import LocalOnly
 from pfedsim.methods.moon import Moon
@@ -45,6 +46,7 @@ from pfedsim.plugin import load_class, refuse_file
 
 __all__ = [
     "APFL",
+    "GPFL",
     "METHODS",
     "METHOD_GROUPS",
     "OTHERS",
@@ -113,6 +115,7 @@ OTHERS: dict[str, type[Method]] = {
     "moon": Moon,
     "fedrod": FedRoD,
     "fedcp": FedCP,
+    "gpfl": GPFL,
     "feddbe": FedDBE,
     "cwfedavg": CwFedAvg,
     "knnper": KNNPer,

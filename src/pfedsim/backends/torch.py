@@ -151,6 +151,7 @@ class TorchNet(Reopened):
         moves: Tensor,
         momentum: float = 0.0,
         decay: float = 0.0,
+        augment: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, list[float]]:
         """A whole phase of SGD in place: a step costs no model-sized tensor beyond autograd's own gradients."""
         self._load(theta, training=True)
@@ -160,7 +161,8 @@ class TorchNet(Reopened):
         velocity: list[Tensor | None] = [None] * len(trained)
         losses = []
         for numbers in steps:
-            loss = F.cross_entropy(self._module(_rows(x, numbers)), _rows(y, numbers))
+            seen = _rows(x, numbers) if augment is None else augment(_rows(x, numbers))
+            loss = F.cross_entropy(self._module(seen), _rows(y, numbers))
             found = torch.autograd.grad(loss, parameters, allow_unused=True) if parameters else ()
             for k, (parameter, mask) in enumerate(trained):
                 velocity[k] = _stepped(parameter, mask, found[k], velocity[k], lr, momentum, decay)

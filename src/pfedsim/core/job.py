@@ -87,19 +87,23 @@ class Job:
         self._worker, self._net = worker, worker.net
         self.fed, self.client, self.round = worker.fed, work.client, work.round
         self.message, self.memory = _moved(work.message, self._net.device), _moved(memory, self._net.device)
-        self._purpose = work.purpose
         self.start: StartingPoint
         self.phase: Phase
         self.steps = 0
         self._pace = worker.fed.settings.pace(work.round)
         seed = worker.fed.settings.seed
         self.rng = generator(seed, work.purpose, work.round, work.client)
-        self._order = generator(seed, f"{work.purpose}/order", work.round, work.client)
-        self._views = generator(seed, f"{work.purpose}/augment", work.round, work.client)
+        self.draw_for(work.purpose)
         self._black: Tensor | None = None
         self._parts: dict[str, Batch] = {}
         self._statistics: Tensor | None = None
         self._losses: list[float] = []
+
+    def draw_for(self, purpose: str) -> None:
+        """From here on, the order of samples and their changes are drawn at this purpose's addresses."""
+        self._purpose, seed = purpose, self.fed.settings.seed
+        self._order = generator(seed, f"{purpose}/order", self.round, self.client)
+        self._views = generator(seed, f"{purpose}/augment", self.round, self.client)
 
     @property
     def labels(self) -> Tensor:

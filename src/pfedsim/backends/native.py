@@ -300,10 +300,10 @@ class NativeNet(Reopened):
             lengths = [len(step) for step in part]
             kept, ends = self._kept(lengths), torch.tensor(lengths, dtype=torch.int64).cumsum(0)
             order, found = torch.cat(part).to(torch.int64), torch.empty(len(part), dtype=torch.float64)
-            seen = (x, hard, soft)
+            seen = [x, hard, soft]
             if augment is not None:  # the steps' own images one after another, in place of the stored ones
                 images = torch.cat([augment(x.index_select(0, step)) for step in part])
-                seen = (images, *(None if t is None else t.index_select(0, order) for t in (hard, soft)))
+                seen = [images, *(None if t is None else t.index_select(0, order) for t in (hard, soft))]
                 order = torch.arange(len(order))
             here = [_at(t) for t in (theta, *seen, order, kept, ends)]
             self._call("descend", *here, len(part), _at(mask), not losses, lr, momentum, decay, _at(found))

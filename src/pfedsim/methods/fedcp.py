@@ -95,6 +95,7 @@ def discrepancy(a: Tensor, b: Tensor) -> Tensor:
 
     def similar(x: Tensor, y: Tensor) -> Tensor:
         apart = (x[:, None] - y[None]).square().sum(2)
-        return sum((-apart / (2 * width)).exp() for width in BANDWIDTHS).mean()  # type: ignore[union-attr,return-value]
+        kernels = [(-apart / (2 * width)).exp().mean() for width in BANDWIDTHS]
+        return sum(kernels[1:], kernels[0])
 
     return similar(a, a) + similar(b, b) - 2 * similar(a, b)

@@ -122,7 +122,7 @@ def test_the_guides_contrastive_loss_is_that_of_the_paper(tmp_path):
         torch.testing.assert_close(s.fed.layout.view(step, name), gradient, rtol=1e-4, atol=1e-6)
 
 
-FOR_THE_LOOP = {"descend", "batch", "passes"}
+FOR_THE_LOOP = {"descend", "batch", "passes", "draw_for"}
 
 
 def test_the_guide_has_the_signatures_of_job():

@@ -51,7 +51,8 @@ ALLOWED = {  # room -> which of our rooms it may import
     "core.rows": {*FOUNDATION, "backends"},  # its sums run in native code where there is any
     "core.method": FOUNDATION,
     "core.wire": {"core.method", "backends"},  # its norms run in native code where there is any
-    "core.job": LINE,
+    "core.augment": {"errors", "core.settings"},
+    "core.job": {*LINE, "core.augment"},
     "core.purity": {"errors", "core.rows"},
     "core.engine": {"errors", "core.job", "core.method"},
     "core.hooks": {"errors", "core.method", "core.purity"},

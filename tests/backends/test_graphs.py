@@ -141,7 +141,7 @@ def test_masks_of_dropout_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) ->
     x, y = torch.randn(20, 3, 12, 12), torch.randint(0, 5, (20,))
     steps, found = list(torch.randperm(20).split(3)), []
     for most in (1 << 22, 1):
-        monkeypatch.setattr(native, "_MASKS", most)
+        monkeypatch.setattr(native, "_ENTRIES", most)
         torch.manual_seed(6)
         found.append(net.descend(theta, theta[layout.buffers], x, y, steps, 0.1, layout.trainable, 0.9))
     assert torch.equal(found[0][0], found[1][0])

@@ -197,3 +197,18 @@ def test_the_second_score_leaves_no_trace() -> None:
         assert a.model is not None
         assert b.model is not None
         assert a.model.equal(b.model)
+
+
+@pytest.mark.parametrize("name", ["fedala", "fedbabu"])
+def test_what_is_drawn_for_the_served_model_is_drawn_again_before_it_is_tuned(name: str) -> None:
+    """FedALA learns its mix on random samples, FedBABU tunes in a random order: the tuned model starts at the very
+    model that is served."""
+    s = small.session(parse(name), rounds=2, shuffle=True)
+    state = list(small.rounds(s))[-1].state
+    served = small.score(s, state, models=True).clients
+    tuned = small.score(s, state, models=True, finetune=1, lr=1e-30).clients
+    entries = s.fed.layout.trainable
+    for a, b in zip(served, tuned, strict=True):
+        assert a.model is not None
+        assert b.model is not None
+        assert a.model[entries].equal(b.model[entries])

@@ -77,6 +77,52 @@ class Undeclared(Method):
         return job.reply(ends[-1], secret=ends[-1].mean()), job.remember(ends[-1])
 
 
+@dataclass(frozen=True)
+class Freezes(Method):
+    """Knows plain SGD only."""
+
+    def gradient(self, job, theta, batches):
+        assert job.fed.settings.optimiser is None, "only for plain SGD"
+        return job.grad(theta, batches[0])
+
+
+@dataclass(frozen=True)
+class LooksAtPartsOnly(Method):
+    """Trains on the stored samples, whatever batch it is given."""
+
+    def gradient(self, job, theta, batches):
+        return job.grad(theta, job.part("train"))
+
+
+@dataclass(frozen=True)
+class SumsStatistics(Method):
+    """Keeps statistics at the clients by hand, and sends what it has not got."""
+
+    def aggregate(self, fed, server, task, replies, rng):
+        model = self.mean(fed, server, replies)
+        variances = model[fed.layout.buffers].clamp(max=0)  # stands for a sum that goes wrong
+        return replace(server, model=model.masked_scatter(fed.layout.buffers, variances.sqrt().log()))
+
+
+@dataclass(frozen=True)
+class TunesAnother(Method):
+    """Serves a model that depends on draws outside its own streams."""
+
+    def begin(self, job):
+        start = super().begin(job)
+        _calls.append(1)
+        return replace(start, theta=start.theta + 1e-3 * len(_calls))
+
+
+@dataclass(frozen=True)
+class HidesItsLoss(Method):
+    def loss(self, job, net, batch):
+        return net(batch.x).square().mean()
+
+    def gradient(self, job, theta, batches):
+        return job.grad(theta, batches[0])
+
+
 @pytest.mark.parametrize(
     ("method", "rule"),
     [
@@ -89,6 +135,11 @@ class Undeclared(Method):
         (NeedsFullBatches, "small federations work"),
         (Undeclared, "same seed same bits"),
         (Remembers, "state survives files"),
+        (Freezes, "any optimiser works"),
+        (LooksAtPartsOnly, "augmented images reach training"),
+        (SumsStatistics, "norm statistics may be shared"),
+        (TunesAnother, "the second score tunes what is served"),
+        (HidesItsLoss, "what it declares is used"),
     ],
 )
 def test_a_check_fails_the_method_that_it_is_for(method, rule):

@@ -44,6 +44,12 @@ DEFAULTS = {
     "fedpac": {"weights": "samples", "lam": 1.0, "head_epochs": 1, "head_lr": 0.1},
     "fedamp": {"lam": 1.0, "alpha": 1.0, "sigma": 1.0},
     "pfedgraph": {"alpha": 0.8, "lam": 0.01},
+    "moon": {"weights": "samples", "mu": 1.0, "temperature": 0.5},
+    "fedrod": {"weights": "samples", "gamma": 1.0},
+    "fedcp": {"weights": "samples", "lam": 5.0},
+    "gpfl": {"weights": "samples", "lam": 0.01, "mu": 0.1},
+    "feddbe": {"weights": "samples", "kappa": 50.0},
+    "cwfedavg": {"weights": "samples", "part": "all", "lam": 10.0},
     "knnper": {"weights": "samples", "k": 7, "lam": 0.5, "scale": 1.0},
 }
 

@@ -38,15 +38,14 @@ class AutogradNet(Protocol):
 
     module: nn.Module
     """the network itself; its parameters are leaves of the graph"""
+    head: Any
+    """its classifier: called with features it gives the class scores"""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Class scores."""
 
     def features(self, x: Tensor) -> Tensor:
         """The head's input."""
-
-    def head(self, z: Tensor) -> Tensor:
-        """The classifier's scores for features `z`."""
 
 
 class Backend(Protocol):
@@ -87,9 +86,11 @@ class Backend(Protocol):
         moves: Tensor,
         momentum: float = 0.0,
         decay: float = 0.0,
+        augment: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, list[float]]:
-        """A whole phase of SGD: `steps` holds each step's sample numbers, `moves` what is trained. The model,
-        the statistics and each step's loss, with the bits of `grad` and the update of `client.train`."""
+        """A whole phase of SGD: `steps` holds each step's sample numbers, `moves` what is trained; `augment` is asked
+        step by step for what is trained on in place of its samples. The model, the statistics and each step's loss,
+        with the bits of `grad` and the update of `client.train`."""
 
     def logits(self, theta: Tensor, x: Tensor) -> Tensor:
         """Class scores in eval mode."""

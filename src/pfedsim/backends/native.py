@@ -27,7 +27,7 @@ _WORDS = [
     *("pool_h", "pool_w", "norm", "act", "count_pad", "by_element"),
     *("weight", "bias", "mean", "variance", "weight_trains", "bias_trains"),
 ]
-_MASKS = 1 << 22  # entries of dropout masks that one call takes
+_ENTRIES = 1 << 22  # of dropout masks and augmented samples that one call takes
 _STATE = 5056  # bytes of the state of torch's generator, as csrc/abi.cpp reads it
 
 
@@ -276,6 +276,7 @@ class NativeNet(Reopened):
         moves: Tensor,
         momentum: float = 0.0,
         decay: float = 0.0,
+        augment: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, list[float]]:
         """A whole phase of SGD in one call: `steps` holds each step's sample numbers. The model, the
         statistics and each step's loss; the same bits as `grad` and the update of `client.train`, step by
@@ -294,20 +295,25 @@ class NativeNet(Reopened):
             raise Error(
                 f"the mask of what moves has shape {tuple(mask.shape)}, the model's is {tuple(theta.shape)}"
             )
-        where, losses = [_at(t) for t in (theta, x, hard, soft)], list[float]()
-        for part in self._parts(steps):
+        losses = list[float]()
+        for part in self._parts(steps, augment is not None):
             lengths = [len(step) for step in part]
             kept, ends = self._kept(lengths), torch.tensor(lengths, dtype=torch.int64).cumsum(0)
             order, found = torch.cat(part).to(torch.int64), torch.empty(len(part), dtype=torch.float64)
-            here = [*where, *(_at(t) for t in (order, kept, ends))]
+            seen = [x, hard, soft]
+            if augment is not None:  # the steps' own images one after another, in place of the stored ones
+                images = torch.cat([augment(x.index_select(0, step)) for step in part])
+                seen = [images, *(None if t is None else t.index_select(0, order) for t in (hard, soft))]
+                order = torch.arange(len(order))
+            here = [_at(t) for t in (theta, *seen, order, kept, ends)]
             self._call("descend", *here, len(part), _at(mask), not losses, lr, momentum, decay, _at(found))
             losses += found.tolist()
         return theta, theta[self._buffers], losses
 
-    def _parts(self, steps: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Steps that one call takes: all, but for the memory of dropout masks."""
-        sample = sum(prod(node.shape) for node in self._drops)
-        each = len(steps) if not sample else max(1, _MASKS // (sample * max(len(step) for step in steps)))
+    def _parts(self, steps: Sequence[Tensor], augmented: bool) -> list[list[Tensor]]:
+        """Steps that one call takes: all, but for the memory of dropout masks and augmented samples."""
+        sample = sum(prod(node.shape) for node in self._drops) + augmented * prod(self._shape)
+        each = len(steps) if not sample else max(1, _ENTRIES // (sample * max(len(step) for step in steps)))
         return [list(steps[k : k + each]) for k in range(0, len(steps), each)]
 
     def _kept(self, batches: Sequence[int]) -> Tensor | None:

@@ -25,7 +25,7 @@ class WrittenNet:
     """What a loss written for autograd is given: see `AutogradNet`."""
 
     def __init__(self, net: TorchNet):
-        self.module, self._net = net._module, net
+        self.module, self.head, self._net = net._module, net._head, net
 
     def __call__(self, x: Tensor) -> Tensor:
         scores: Tensor = self.module(x)
@@ -33,10 +33,6 @@ class WrittenNet:
 
     def features(self, x: Tensor) -> Tensor:
         return self._net._to_head(x)
-
-    def head(self, z: Tensor) -> Tensor:
-        scores: Tensor = self._net._head(z)
-        return scores
 
 
 class TorchNet(Reopened):
@@ -155,6 +151,7 @@ class TorchNet(Reopened):
         moves: Tensor,
         momentum: float = 0.0,
         decay: float = 0.0,
+        augment: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, list[float]]:
         """A whole phase of SGD in place: a step costs no model-sized tensor beyond autograd's own gradients."""
         self._load(theta, training=True)
@@ -164,7 +161,8 @@ class TorchNet(Reopened):
         velocity: list[Tensor | None] = [None] * len(trained)
         losses = []
         for numbers in steps:
-            loss = F.cross_entropy(self._module(_rows(x, numbers)), _rows(y, numbers))
+            seen = _rows(x, numbers) if augment is None else augment(_rows(x, numbers))
+            loss = F.cross_entropy(self._module(seen), _rows(y, numbers))
             found = torch.autograd.grad(loss, parameters, allow_unused=True) if parameters else ()
             for k, (parameter, mask) in enumerate(trained):
                 velocity[k] = _stepped(parameter, mask, found[k], velocity[k], lr, momentum, decay)

@@ -40,6 +40,9 @@ def run_to_score(
 ) -> tuple[Tensor, Job]:
     """The model that this client would use now, and its job; with `finetune`, after so many plain local epochs, at
     `lr` or at the learning rate that the next round would have. Nothing is kept."""
+    tuned = work.purpose
+    if work.message.task == "score":  # the draws that made the served model make it again
+        work = work._replace(purpose="score")
     with _on(worker, work, memory) as job:
         theta = job.start.theta
         if job.message.task != "train":  # a method that tunes what it sends for training tunes the start
@@ -49,7 +52,9 @@ def run_to_score(
         if lr is not None:
             job._pace = 1.0
         epochs = Phase(worker.fed.layout.trainable, finetune, lr or worker.fed.settings.lr, start=theta)
-        return train(Method(), job, [epochs])[-1], job
+        job.draw_for(tuned)
+        with torch_seeded(worker.fed.settings.seed, f"{tuned}/torch", work.round, work.client):
+            return train(Method(), job, [epochs])[-1], job
 
 
 def train(method: Method, job: Job, phases: Sequence[Phase]) -> list[Tensor]:

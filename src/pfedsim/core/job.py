@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from pfedsim.core.augment import augmented
 from pfedsim.core.method import Fed, Memory, Message, Method, Phase, Reply, StartingPoint
 from pfedsim.core.seeds import generator
 from pfedsim.core.wire import Wire
@@ -86,17 +87,23 @@ class Job:
         self._worker, self._net = worker, worker.net
         self.fed, self.client, self.round = worker.fed, work.client, work.round
         self.message, self.memory = _moved(work.message, self._net.device), _moved(memory, self._net.device)
-        self._purpose = work.purpose
         self.start: StartingPoint
         self.phase: Phase
         self.steps = 0
         self._pace = worker.fed.settings.pace(work.round)
         seed = worker.fed.settings.seed
         self.rng = generator(seed, work.purpose, work.round, work.client)
-        self._order = generator(seed, f"{work.purpose}/order", work.round, work.client)
+        self.draw_for(work.purpose)
+        self._black: Tensor | None = None
         self._parts: dict[str, Batch] = {}
         self._statistics: Tensor | None = None
         self._losses: list[float] = []
+
+    def draw_for(self, purpose: str) -> None:
+        """From here on, the order of samples and their changes are drawn at this purpose's addresses."""
+        self._purpose, seed = purpose, self.fed.settings.seed
+        self._order = generator(seed, f"{purpose}/order", self.round, self.client)
+        self._views = generator(seed, f"{purpose}/augment", self.round, self.client)
 
     @property
     def labels(self) -> Tensor:
@@ -108,6 +115,8 @@ class Job:
         if name not in self._parts:
             x, y = samples_of(self._worker, self.client, name)
             self._parts[name] = Batch(self._net.ready(x), y.to(self._net.device))
+            if name == "train" and self.fed.settings.augment is not None and len(x):
+                self._black = self._net.ready(x.new_zeros(1, *x.shape[1:]))[:, :, :1, :1]
         return self._parts[name]
 
     def mine(self, model: Tensor) -> Tensor:
@@ -208,19 +217,37 @@ class Job:
         settings, (x, y) = self.fed.settings, self.part("train")
         steps = [numbers for (numbers,) in self.passes(phase)]
         theta, self._statistics, losses = self._net.descend(
-            theta, self._statistics, x, y, steps, lr, moves, settings.momentum, settings.decay
+            theta,
+            self._statistics,
+            x,
+            y,
+            steps,
+            lr,
+            moves,
+            settings.momentum,
+            settings.decay,
+            None if settings.augment is None else self._augmented,
         )
         self._losses += losses
         self.steps += len(steps)
         return theta
 
     def batch(self, numbers: Tensor) -> Batch:
-        """These samples of the train part; in stored order they are a view, not a copy."""
+        """These samples of the train part for a step, augmented where the run asks for it; in stored order they are
+        a view, not a copy."""
         x, y = self.part("train")
         first, last = int(numbers[0]), int(numbers[-1])
         if last - first == len(numbers) - 1 and not self.fed.settings.shuffle:
-            return Batch(x[first : last + 1], y[first : last + 1])
-        return self._gathered(numbers)
+            found = Batch(x[first : last + 1], y[first : last + 1])
+        else:
+            found = self._gathered(numbers)
+        return found if self.fed.settings.augment is None else Batch(self._augmented(found.x), found.y)
+
+    def _augmented(self, x: Tensor) -> Tensor:
+        """The images of one step as training sees them; steps draw one after another."""
+        assert self.fed.settings.augment is not None
+        assert self._black is not None
+        return augmented(x, self.fed.settings.augment, self._black, self._views)
 
     def passes(self, phase: Phase) -> Iterator[list[Tensor]]:
         """The sample numbers of each step's batches in a phase."""

@@ -78,6 +78,23 @@ class Schedule(BaseModel):
     factor: float = Field(0.1, gt=0, lt=1, description="what 'step' multiplies lr by")
 
 
+class Augment(BaseModel):
+    """What is done at random to the images of every training step; never to images that are scored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    flip: bool = Field(False, description="mirror every other image, left to right")
+    crop: int = Field(
+        0, ge=0, description="add a black border of so many pixels, then crop at random to the size before"
+    )
+
+    @model_validator(mode="after")
+    def _something(self) -> Augment:
+        if not self.flip and not self.crop:
+            raise ValueError("nothing is augmented: set augment.flip = true or augment.crop")
+        return self
+
+
 class ServerOptimiser(BaseModel):
     """What the server makes of the mean of its clients' steps, in place of taking it as it is."""
 
@@ -119,6 +136,7 @@ class Training(BaseModel):
         "10,000 times it is rejected unless off",
     )
     defence: Defence | None = Field(None, description="robust mean of the clients' models")
+    augment: Augment | None = Field(None, description="random changes of the images that clients train on")
     optimiser: Optimiser | None = Field(None, description="the clients' optimiser, where it is not SGD")
     schedule: Schedule | None = Field(None, description="the learning rate from round to round")
     server_optimiser: ServerOptimiser | None = Field(None, description="the server's optimiser")

@@ -22,13 +22,13 @@ from pfedsim.core.engine import Absent, Done
 from pfedsim.core.job import Job, Work, Worker
 from pfedsim.core.method import Memory, Message, Method, Reply
 from pfedsim.core.rows import Pairs, Rows
-from pfedsim.core.server import REJECTED, State
+from pfedsim.core.server import REJECTED, State, last_wave
 from pfedsim.core.wire import fields as fields_of
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.federation import Federation
 from pfedsim.data.partition import Partition, Split
 from pfedsim.errors import HookError
-from pfedsim.methods import settings_of
+from pfedsim.methods import parse, settings_of
 from pfedsim.runs import config as configs
 from pfedsim.runs.setup import Session, one_thread, prepare
 from pfedsim.runs.state import from_tensors, to_tensors
@@ -234,6 +234,86 @@ def others_are_undisturbed(method: Method) -> None:
     )
 
 
+def any_optimiser_works(method: Method) -> None:
+    """Adam with a falling learning rate, and Nesterov's momentum with weight decay."""
+    cases: dict[str, dict[str, Any]] = {
+        "Adam": {"optimiser": {"rule": "adam"}, "schedule": {"rule": "cosine"}, "lr": 0.005},
+        "Nesterov's momentum": {
+            "optimiser": {"rule": "sgd", "nesterov": True},
+            "momentum": 0.5,
+            "decay": 0.01,
+        },
+    }
+    for name, settings in cases.items():
+        run = _short(method, **settings)
+        for theta in final_models(run, states(run)[-1]):
+            assert theta.isfinite().all(), f"{name}: a client's model is not finite"
+
+
+def augmented_images_reach_training(method: Method) -> None:
+    """Mirrored and cropped images train other models, as finite and as repeatable as the stored ones do."""
+    words: list[dict[str, Any]] = [{"augment": {"flip": True, "crop": 4}}] * 2 + [{}]
+    runs = [_short(method, **each) for each in words]
+    a, b, plain = (final_models(run, states(run)[-1]) for run in runs)
+    assert all(theta.isfinite().all() for theta in a), "a client's model is not finite"
+    assert all(_same(x, y) for x, y in zip(a, b, strict=True)), "two runs with the same seed differ"
+    assert not all(_same(x, y) for x, y in zip(a, plain, strict=True)), "augmentation changes nothing"
+
+
+def norm_statistics_may_be_shared(method: Method) -> None:
+    """With `buffers = shared` the statistics travel like other entries, and every client has a model."""
+    run = _short(method, buffers="shared")
+    final = states(run)[-1]
+    if not bool(method.keeps(run.fed.layout)[run.fed.layout.buffers].any()):
+        kept = run.side.wire.kept & run.fed.layout.buffers
+        assert not kept.any(), "the statistics stay at the clients"
+    for theta in final_models(run, final):
+        assert theta.isfinite().all(), "a client's model is not finite"
+
+
+def the_second_score_tunes_what_is_served(method: Method) -> None:
+    """Its local epochs, with steps that are too small to see, start from the served model, or from what the method
+    answers to the task that `tunes` names."""
+    run = _short(method, shuffle=True)
+    server = run.side.restore(states(run)[-1])
+    tuned = scoring.score(run.side, server, finetune=1, lr=1e-30, models=True)
+    entries = run.fed.layout.trainable
+    for one, served in zip(tuned.clients, final_models(run, run.side.snapshot(server)), strict=True):
+        assert one.model is not None, f"client {one.client} has no tuned model: {one.absent}"
+        assert one.model.isfinite().all(), "a tuned model is not finite"
+        if method.tunes == "score":
+            apart = float((one.model - served)[entries].abs().max())
+            assert apart < 1e-6, (
+                f"client {one.client}'s tuning starts {apart:.2g} away from its served model"
+            )
+
+
+def what_it_declares_is_used(method: Method) -> None:
+    """No `gradient` hides its `loss`, its `network` adds entries, and all clients answer its task `last`."""
+    run = _short(method)
+    final = states(run)[-1]
+    if type(method).loss is not Method.loss and type(method).autograd is Method.autograd:
+        assert type(method).gradient is Method.gradient, (
+            "it has a `loss` and a `gradient`, which takes its place: the loss is never called"
+        )
+    if method.reshapes():
+        plain = _short(parse("fedavg"))
+        assert run.fed.layout.names != plain.fed.layout.names, "its network has no entries of its own"
+    if method.last:
+        done = last_wave(run.side, run.side.restore(final))
+        assert done is not None
+        assert len(done.replies) == run.fed.clients, f"{method.last!r} was not answered by all clients"
+        models = final_models(run, run.side.snapshot(done.server))
+        assert all(theta.isfinite().all() for theta in models), (
+            f"after {method.last!r} a model is not finite"
+        )
+
+
+def _short(method: Method, **settings: Any) -> Session:
+    """Two rounds."""
+    return session(method, small_federation(((14, 4),) * 3), **{"rounds": 2, "join": 0.67, **settings})
+
+
 CHECKS: dict[str, Callable[[Method], None]] = {
     f.__name__.replace("_", " "): f
     for f in (
@@ -244,6 +324,11 @@ CHECKS: dict[str, Callable[[Method], None]] = {
         small_federations_work,
         state_survives_files,
         others_are_undisturbed,
+        any_optimiser_works,
+        augmented_images_reach_training,
+        norm_statistics_may_be_shared,
+        the_second_score_tunes_what_is_served,
+        what_it_declares_is_used,
     )
 }
 

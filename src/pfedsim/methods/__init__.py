@@ -13,6 +13,7 @@ from typing import Any
 from pfedsim.core.method import Method
 from pfedsim.errors import Error, nearest
 from pfedsim.methods.apfl import APFL
+from pfedsim.methods.cwfedavg import CwFedAvg
 from pfedsim.methods.ditto import Ditto
 from pfedsim.methods.fedala import FedALA
 from pfedsim.methods.fedamp import FedAMP
@@ -22,6 +23,8 @@ from pfedsim.methods.fedavgft import FedAvgFT
 from pfedsim.methods.fedavgm import FedAvgM
 from pfedsim.methods.fedbabu import FedBABU
 from pfedsim.methods.fedbn import FedBN
+from pfedsim.methods.fedcp import FedCP
+from pfedsim.methods.feddbe import FedDBE
 from pfedsim.methods.feddyn import FedDyn
 from pfedsim.methods.fedfomo import FedFomo
 from pfedsim.methods.fedgen import FedGen
@@ -29,8 +32,11 @@ from pfedsim.methods.fedpac import FedPAC
 from pfedsim.methods.fedper import FedPer
 from pfedsim.methods.fedprox import FedProx
 from pfedsim.methods.fedrep import FedRep
+from pfedsim.methods.fedrod import FedRoD
+from pfedsim.methods.gpfl import GPFL
 from pfedsim.methods.knnper import KNNPer
 from pfedsim.methods.local import LocalOnly
+from pfedsim.methods.moon import Moon
 from pfedsim.methods.perfedavg import PerFedAvg
 from pfedsim.methods.pfedgraph import PFedGraph
 from pfedsim.methods.pfedsim import PFedSim
@@ -40,10 +46,12 @@ from pfedsim.plugin import load_class, refuse_file
 
 __all__ = [
     "APFL",
+    "GPFL",
     "METHODS",
     "METHOD_GROUPS",
     "OTHERS",
     "TWELVE",
+    "CwFedAvg",
     "Ditto",
     "FedALA",
     "FedAMP",
@@ -53,6 +61,8 @@ __all__ = [
     "FedAvgM",
     "FedBABU",
     "FedBN",
+    "FedCP",
+    "FedDBE",
     "FedDyn",
     "FedFomo",
     "FedGen",
@@ -60,8 +70,10 @@ __all__ = [
     "FedPer",
     "FedProx",
     "FedRep",
+    "FedRoD",
     "KNNPer",
     "LocalOnly",
+    "Moon",
     "PFedGraph",
     "PFedSim",
     "PerFedAvg",
@@ -100,6 +112,12 @@ OTHERS: dict[str, type[Method]] = {
     "fedpac": FedPAC,
     "fedamp": FedAMP,
     "pfedgraph": PFedGraph,
+    "moon": Moon,
+    "fedrod": FedRoD,
+    "fedcp": FedCP,
+    "gpfl": GPFL,
+    "feddbe": FedDBE,
+    "cwfedavg": CwFedAvg,
     "knnper": KNNPer,
 }
 METHODS: dict[str, type[Method]] = {**TWELVE, **OTHERS}

@@ -16,6 +16,7 @@ from pfedsim import backends, models, track
 from pfedsim.core.method import Method
 from pfedsim.core.settings import (
     Attack,
+    Augment,
     Defence,
     Dropouts,
     Optimiser,
@@ -94,6 +95,7 @@ TABLES: dict[str, type[BaseModel]] = {
     "dropouts": Dropouts,
     "defence": Defence,
     "attack": Attack,
+    "augment": Augment,
     "optimiser": Optimiser,
     "schedule": Schedule,
     "server_optimiser": ServerOptimiser,

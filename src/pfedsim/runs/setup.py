@@ -15,6 +15,7 @@ import torch
 from pfedsim import data as datasets
 from pfedsim import memory
 from pfedsim.core import robust, seeds
+from pfedsim.core.augment import refuse_unfit
 from pfedsim.core.engine import Engine
 from pfedsim.core.hooks import hook
 from pfedsim.core.job import Worker
@@ -193,6 +194,8 @@ def plan(config: Config, task: Task, clients: int, unseen: int = 0, method: Meth
         method if method.reshapes() or method.autograd() else None,
     )
     each = seeds.per_round(clients - unseen, settings.join)
+    if settings.augment is not None:
+        refuse_unfit(settings.augment, task.shape)
     defence = settings.defence
     if defence is not None and (why := robust.objection(defence, each)):
         raise Error(

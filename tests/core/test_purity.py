@@ -99,6 +99,37 @@ def test_a_hook_that_writes_is_named(hook: str, says: str, how: Callable[[Tensor
         list(small.rounds(s))
 
 
+@dataclass(frozen=True)
+class Masks(Method):
+    """Freezes entries for everybody, in the hook that is named."""
+
+    where: str = ""
+
+    def _write(self, fed: Fed, hook: str) -> None:
+        if hook == self.where:
+            fed.layout.trainable.numpy()[:] = False
+
+    def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> ServerState:
+        self._write(fed, "init")
+        return super().init(fed, theta, rng)
+
+    def aggregate(
+        self, fed: Fed, server: ServerState, task: str, replies: Sequence[Reply], rng: torch.Generator
+    ) -> ServerState:
+        self._write(fed, "aggregate")
+        return super().aggregate(fed, server, task, replies, rng)
+
+    def begin(self, job: Job) -> Any:
+        self._write(job.fed, "begin")
+        return super().begin(job)
+
+
+@pytest.mark.parametrize("hook", ["init", "aggregate", "begin"])
+def test_a_hook_that_writes_into_a_mask_of_the_layout_is_named(hook: str) -> None:
+    with pytest.raises(Impure, match=rf"Masks.{hook}.* changed layout.trainable in place"):
+        list(small.rounds(small.session(Masks(hook))))
+
+
 def test_clients_that_are_not_watched_are_seen_by_what_they_changed() -> None:
     s = replace(small.session(Writes("begin")), schedule=[[0, 1], [1, 2]])
     with pytest.raises(Impure, match=r"the work of a client changed messages\[1\].extra\['n'\] in place"):

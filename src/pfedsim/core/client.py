@@ -13,7 +13,7 @@ from pfedsim.core.hooks import at, hook
 from pfedsim.core.job import Job, Work, Worker
 from pfedsim.core.method import Memory, Method, Phase, Reply
 from pfedsim.core.optimisers import follower, plain
-from pfedsim.core.purity import unchanged, watches
+from pfedsim.core.purity import public, unchanged, watches
 from pfedsim.core.seeds import torch_seeded
 
 if TYPE_CHECKING:
@@ -116,4 +116,4 @@ def _given(job: Job) -> dict[str, Any]:
     """What a client's hooks may not change, in the jobs that are watched."""
     if not watches(job.round, job.client):
         return {}
-    return {"message": job.message, "memory": job.memory, "initial": job.fed.initial}
+    return {"message": job.message, "memory": job.memory, **public(job.fed)}

@@ -15,6 +15,8 @@ from pfedsim.errors import Impure
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pfedsim.core.method import Fed
+
 EVERY = 8  # the first two rounds are watched, then one in so many
 JOBS = 4  # in a watched round one client's job in so many is watched, others every time
 ENTRIES = 1024  # of a tensor that a digest covers, evenly spread, others every time
@@ -37,6 +39,12 @@ def unchanged(who: str, round: int, **given: Any) -> Iterator[None]:
         raise Impure(
             f"{who} changed {where} in place; it is a value that others read: clone a tensor before you change it"
         )
+
+
+def public(fed: Fed) -> dict[str, Tensor]:
+    """The tensors that every hook can reach through `fed`."""
+    masks = ("head", "body", "norm", "buffers", "trainable")
+    return {"initial": fed.initial, **{f"layout.{name}": getattr(fed.layout, name) for name in masks}}
 
 
 def watches(round: int, client: int) -> bool:

@@ -38,7 +38,9 @@ def hook(
             yield
     except (HookError, Impure, Unreadable):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if _is_a_stop(error):
+            raise
         if isinstance(error, Error) and job is None:
             raise
         what = f"{type(error).__name__}: {error}"
@@ -50,6 +52,13 @@ def hook(
         raise HookError(
             f"{who} failed{at(job, round)}{_line(error)}: {what} (PFEDSIM_DEBUG=1 shows more)"
         ) from error
+
+
+def _is_a_stop(error: BaseException) -> bool:
+    """Whether an error means the whole process, not this hook: Ctrl-C, and what the command line raises for signals
+    and a lost output. Others of this kind, such as asyncio's CancelledError, are the hook's own."""
+    ours = not isinstance(error, Exception) and type(error).__module__.partition(".")[0] == "pfedsim"
+    return ours or isinstance(error, KeyboardInterrupt)
 
 
 def _line(error: BaseException) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sysconfig
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfedsim.core.method import Method
-from pfedsim.core.purity import unchanged
+from pfedsim.core.purity import same_process, unchanged
 from pfedsim.errors import Error, HookError, Impure, Unreadable
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ def hook(
     """Names method, hook, client, round and line when a hook fails, or when it changes what it is `given`."""
     turn, who = (round or 0) if job is None else job.round, f"{type(method).__name__}.{name}"
     try:
-        with unchanged(who + at(job, round), turn, **given):
+        # of every step is too often: `core.client` looks at the process around all of them
+        process = nullcontext() if name in ("gradient", "loss") else same_process(who + at(job, round))
+        with process, unchanged(who + at(job, round), turn, **given):
             yield
     except (HookError, Impure, Unreadable):
         raise

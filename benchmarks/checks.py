@@ -70,6 +70,7 @@ def child(words: list[str]) -> None:
     purity._digests = timed(  # type: ignore[assignment]
         lambda *given: iter(list(digests(*given))), "replies"
     )
+    purity._process = timed(purity._process, "replies")
     digest = DataSet.__dict__["digest"]
     digest.func = timed(digest.func)
     sys.argv = ["pfedsim", *words]

@@ -11,6 +11,7 @@ value may be accepted; then the bits must be those of the honest run."""
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -173,6 +174,8 @@ RAISED: dict[str, BaseException] = {
     "raises a KeyError": KeyError("missing"),
     "raises pfedsim's error": Error("this client is ill"),
     "exits": SystemExit(1),
+    "is cancelled": asyncio.CancelledError(),
+    "closes a generator": GeneratorExit(),
     "has no memory left": MemoryError(),
 }
 RETURNED: dict[str, Any] = {
@@ -331,7 +334,7 @@ def main() -> None:
         for way in ways(kind):
             try:
                 what, why = harness.outcome(kind, way)
-            except (Exception, SystemExit) as error:
+            except (Exception, SystemExit, GeneratorExit, asyncio.CancelledError) as error:
                 what, why, wrong = (
                     "ENDED THE RUN OR CHANGED IT",
                     f"{type(error).__name__}: {error}",

@@ -91,6 +91,17 @@ def test_a_damaged_file_is_named_and_its_cell_counts_as_missing(store: Store, te
     assert not store.damaged
 
 
+def test_a_damaged_cell_that_another_process_runs_again_is_whole(store: Store) -> None:
+    """`reproduce` runs its cells in processes of their own; it ended with exit code 1 all the same."""
+    one = cell("digits", "fedavg", 0.1, 42, {})
+    store.put(record(one)).write_text("")
+    assert store.find(one) is None
+    assert store.damaged
+    Store(store.folder).put(record(one))
+    assert store.find(one) is not None
+    assert not store.damaged
+
+
 def test_one_changed_digit_is_noticed(store: Store) -> None:
     """87.89 became 97.89 in a table, and nobody noticed."""
     one = cell("digits", "fedavg", 0.1, 42, {})

@@ -68,7 +68,7 @@ def described(spec: str) -> str:
 def code_of(kind: type[Any]) -> dict[str, Path]:
     """The files of a user's class by module: the one that defines it, and what it imports, directly or not, from
     outside pfedsim, the standard library and site-packages. Empty for our own classes and one typed in a shell.
-    Imports are read from the source, so those inside functions count; `importlib.import_module` is not seen."""
+    Imports are read from the source, so those inside functions count; names that are computed are not seen."""
     module = sys.modules.get(kind.__module__)
     try:
         file = inspect.getsourcefile(kind)
@@ -127,13 +127,31 @@ def _imports(path: Path, package: str) -> Iterator[str]:
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Call):
+            names = _imported_by_call(node, package)
         elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            base = ".".join([*above, *filter(None, [node.module])])
+            base = _absolute(node.module or "", node.level, package)
             names = [f"{base}.{alias.name}" for alias in node.names if alias.name != "*"] or [base]
         for name in names:
             parts = name.split(".")
             yield from (".".join(parts[: k + 1]) for k in range(len(parts)))
+
+
+def _imported_by_call(node: ast.Call, package: str) -> list[str]:
+    """The module of `importlib.import_module("name")` or `__import__("name")`, where the name is written there."""
+    called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    first = node.args[0] if node.args else next((k.value for k in node.keywords if k.arg == "name"), None)
+    if called not in ("import_module", "__import__") or not isinstance(first, ast.Constant):
+        return []
+    name = str(first.value)
+    return [_absolute(name.lstrip("."), len(name) - len(name.lstrip(".")), package)]
+
+
+def _absolute(name: str, level: int, package: str) -> str:
+    """The full name of a module that is imported from `level` packages above."""
+    parts = package.split(".")
+    above = parts[: len(parts) - level + 1] if level else []
+    return ".".join([*above, *filter(None, [name])])
 
 
 def _file_of(name: str) -> Path | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,6 +99,83 @@ def test_a_hook_that_writes_is_named(hook: str, says: str, how: Callable[[Tensor
     s = replace(s, schedule=[list(range(16)), [15]])
     with pytest.raises(Impure, match=says + " in place"):
         list(small.rounds(s))
+
+
+@dataclass(frozen=True)
+class Masks(Method):
+    """Freezes entries for everybody, in the hook that is named."""
+
+    where: str = ""
+
+    def _write(self, fed: Fed, hook: str) -> None:
+        if hook == self.where:
+            fed.layout.trainable.numpy()[:] = False
+
+    def init(self, fed: Fed, theta: Tensor, rng: torch.Generator) -> ServerState:
+        self._write(fed, "init")
+        return super().init(fed, theta, rng)
+
+    def aggregate(
+        self, fed: Fed, server: ServerState, task: str, replies: Sequence[Reply], rng: torch.Generator
+    ) -> ServerState:
+        self._write(fed, "aggregate")
+        return super().aggregate(fed, server, task, replies, rng)
+
+    def begin(self, job: Job) -> Any:
+        self._write(job.fed, "begin")
+        return super().begin(job)
+
+
+@pytest.mark.parametrize("hook", ["init", "aggregate", "begin"])
+def test_a_hook_that_writes_into_a_mask_of_the_layout_is_named(hook: str) -> None:
+    with pytest.raises(Impure, match=rf"Masks.{hook}.* changed layout.trainable in place"):
+        list(small.rounds(small.session(Masks(hook))))
+
+
+SETTINGS: dict[str, Callable[[Path], object]] = {
+    "torch's default dtype": lambda place: torch.set_default_dtype(torch.float64),
+    "torch's number of threads": lambda place: torch.set_num_threads(7),
+    "torch's grad mode": lambda place: torch.set_grad_enabled(False),
+    "the working directory": os.chdir,
+}
+
+
+@dataclass(frozen=True)
+class Sets(Method):
+    """Changes a setting of the process at client 1 in round 2."""
+
+    what: Callable[[], object] = field(default=lambda: None)
+    hook: str = "finish"
+
+    def gradient(self, job: Job, theta: Tensor, batches: Sequence[Any]) -> Tensor:
+        if (self.hook, job.client, job.round) == ("gradient", 1, 1):
+            self.what()
+        return super().gradient(job, theta, batches)
+
+    def finish(self, job: Job, ends: Sequence[Tensor]) -> tuple[Reply, Memory]:
+        if (self.hook, job.client, job.round) == ("finish", 1, 1):
+            self.what()
+        return super().finish(job, ends)
+
+
+@pytest.mark.parametrize(
+    ("name", "hook"), [*((name, "finish") for name in SETTINGS), ("torch's default dtype", "gradient")]
+)
+def test_a_hook_that_changes_a_setting_of_the_process_is_named_and_it_is_put_back(
+    name: str, hook: str, tmp_path: Path
+) -> None:
+    """The other clients would train with it in this process, and without it in another or after `resume`."""
+
+    def state() -> tuple[object, ...]:
+        return torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled(), Path.cwd()
+
+    before = state()
+    method = Sets(lambda: SETTINGS[name](tmp_path), hook)
+    with pytest.raises(
+        Impure, match=f"Sets.{hook} for client 1 in round 2 changed {name} of the whole process"
+    ):
+        list(small.rounds(small.session(method)))
+    assert state() == before
 
 
 def test_clients_that_are_not_watched_are_seen_by_what_they_changed() -> None:

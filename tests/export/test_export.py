@@ -154,6 +154,24 @@ def test_a_users_own_network_comes_along_and_runs_only_when_trusted(wards: Run, 
         pfedsim.load(out, trust=True)
 
 
+def test_a_network_of_several_files_is_not_exported(
+    wards: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its export would be loaded nowhere but where these files lie."""
+    (tmp_path / "part_of_net.py").write_text("SCALE = 1.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    net = wards.path.parent / "net.py"
+    before = net.read_text()
+    net.write_text(before + "import part_of_net\n")
+    monkeypatch.setattr("pfedsim.runs.reader.source_digest", lambda code: wards.config.digests.model)
+    try:
+        with pytest.raises(Error, match=r"net\.py imports part_of_net\.py, which an export does not hold"):
+            export(wards, 1, tmp_path / "out")
+    finally:
+        net.write_text(before)
+    assert not (tmp_path / "out").exists()
+
+
 def copy(exported: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(exported, tmp_path / "copy"))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +29,19 @@ def done(method: str, **settings: object) -> Run:
 @pytest.fixture(scope="module")
 def warmed() -> Run:
     return done("pfedsim", rounds=7, **{"pfedsim.rho": 0.5})
+
+
+def test_settings_in_the_working_directory_do_not_count(tmp_path: Path) -> None:
+    """`text.usetex` would run LaTeX with a preamble from a folder that may be anybody's."""
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\nbackend: module://evil\n")
+    (tmp_path / "evil.py").write_text("print('evil')\n")
+    code = (
+        "from pfedsim.report import figures; from matplotlib import get_backend, rcParams; "
+        "print(rcParams['text.usetex'], get_backend().lower())"
+    )
+    command = [sys.executable, "-P", "-c", code]
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["False", "agg"]
 
 
 def axes_of(monkeypatch: pytest.MonkeyPatch, **runs: Run) -> Axes:

@@ -15,15 +15,18 @@ from pfedsim.errors import Error
 from pfedsim.plugin import code_of, load_class, source_digest
 from pfedsim.runs import manifest
 from pfedsim.runs.config import check
+from pfedsim.runs.reader import Run
 from pfedsim.runs.setup import prepare
 
 METHOD = """
+import importlib
 import json
 import torch
 from dataclasses import dataclass
 from pfedsim import Method
 import kit.tools
 from kit import numbers
+called = importlib.import_module("called_helper")
 
 @dataclass(frozen=True)
 class Mine(Method):
@@ -44,9 +47,15 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (place / "kit" / "numbers.py").write_text("LR = 0.1\n")
     (place / "kit" / "deep.py").write_text("import json\n")
     (place / "late_helper.py").write_text("WEIGHT = 1.0\n")
+    (place / "called_helper.py").write_text("__import__('named_helper')\n")
+    (place / "named_helper.py").write_text("")
     (place / "not_used.py").write_text("")
     monkeypatch.syspath_prepend(str(place))
-    for name in [n for n in sys.modules if n.partition(".")[0] in ("kit", "late_helper", "bare")]:
+    for name in [
+        n
+        for n in sys.modules
+        if n.partition(".")[0] in ("kit", "late_helper", "called_helper", "named_helper", "bare")
+    ]:
         monkeypatch.delitem(sys.modules, name)  # another test's
     return place / "my_method.py"
 
@@ -75,6 +84,8 @@ def test_the_code_of_a_class_is_its_file_and_what_its_author_wrote_for_it(mine: 
         "kit.numbers": "numbers.py",
         "kit.deep": "deep.py",
         "late_helper": "late_helper.py",
+        "called_helper": "called_helper.py",
+        "named_helper": "named_helper.py",
     }
     assert code_of(pfedsim.Method) == {}
     before = source_digest(load_class(f"{mine}:Mine", "method"))
@@ -82,7 +93,7 @@ def test_the_code_of_a_class_is_its_file_and_what_its_author_wrote_for_it(mine: 
     assert source_digest(load_class(f"{mine}:Mine", "method")) != before
 
 
-@pytest.mark.parametrize("changed", ["late_helper", "kit.numbers", "my_method"])
+@pytest.mark.parametrize("changed", ["late_helper", "called_helper", "kit.numbers", "my_method"])
 def test_a_run_does_not_go_on_with_a_changed_module(mine: Path, tmp_path: Path, changed: str) -> None:
     stop_after(tmp_path / "run", 3, method=f"{mine}:Mine")
     expected = whole(tmp_path / "whole", method=f"{mine}:Mine")
@@ -115,9 +126,54 @@ def test_a_run_does_not_go_on_with_changed_code_of_pfedsim(
             root / room, tmp_path / "pfedsim" / room, ignore=shutil.ignore_patterns("__pycache__")
         )
     monkeypatch.setattr(pfedsim, "__file__", str(tmp_path / "pfedsim" / "__init__.py"))
-    rows = tmp_path / "pfedsim" / "core" / "rows.py"
-    rows.write_text(rows.read_text() + "# another line\n")
-    with pytest.raises(Error, match=r"other code.*\(code\.pfedsim\.core: \w+ -> \w+\)"):
+    for file in root.glob("*.py"):
+        shutil.copy(file, tmp_path / "pfedsim")
+    for name in ("core/rows.py", "arrays.py"):
+        file = tmp_path / "pfedsim" / name
+        file.write_text(file.read_text() + "# another line\n")
+    two = r"code\.pfedsim\.core: \w+ -> \w+; code\.pfedsim\.top: \w+ -> \w+"
+    with pytest.raises(Error, match=rf"other code.*\({two}\)"):
         go_on(tmp_path / "run")
     run, _ = go_on(tmp_path / "run", allow_drift=True)
-    assert [mark.partition(":")[0] for mark in run.summary["drift"]] == ["code.pfedsim.core"]
+    drift = [mark.partition(":")[0] for mark in run.summary["drift"]]
+    assert drift == ["code.pfedsim.core", "code.pfedsim.top"]
+
+
+NETWORK = """
+import os, sys
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "lib"))
+from torch import nn
+import scale_of_net
+
+class Net(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.classifier = nn.Linear(shape[0], classes)
+
+    def forward(self, x):
+        return scale_of_net.SCALE * self.classifier(x)
+"""
+
+
+def test_a_network_that_extends_the_search_path_can_be_rebuilt_by_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lib").mkdir()
+    scale, net = tmp_path / "lib" / "scale_of_net.py", tmp_path / "net.py"
+    scale.write_text("SCALE = 1.0\n")
+    net.write_text(NETWORK)
+    monkeypatch.setattr(sys, "path", before := list(sys.path))
+    run = whole(tmp_path / "run", model=f"{net}:Net", rounds=1).path
+
+    def forget() -> None:
+        monkeypatch.setattr(sys, "path", list(before))
+        sys.path[:] = [folder for folder in sys.path if folder != str(tmp_path / "lib")]
+        for name in [n for n in sys.modules if n == "scale_of_net" or n.startswith("pfedsim_user_net")]:
+            del sys.modules[name]
+
+    forget()
+    assert Run(run, trust=True).client(0).module is not None
+    scale.write_text("SCALE = 2.0\n")
+    forget()
+    with pytest.raises(Error, match=r"net\.py:Net has changed since .* was run"):
+        Run(run, trust=True).client(0)

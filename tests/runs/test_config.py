@@ -78,6 +78,7 @@ def test_the_join_ratio_suits_the_number_of_clients(clients: int, join: float) -
         ({"test": 1}, "test = 1"),
         ({"validation": 1}, "validation = 1"),
         ({"minimum": 1}, "minimum = 1"),
+        ({"time_limit": 1e30}, "time_limit = 1e+30: must be at most 10000000"),
         ({"epochs": 1.5}, "epochs = 1.5"),
         ({"seed": "x"}, "seed = 'x'"),
         ({"buffers": "global"}, "buffers = 'global': must be 'local' or 'shared'"),

@@ -13,7 +13,7 @@ from pfedsim.core.hooks import at, hook
 from pfedsim.core.job import Job, Work, Worker
 from pfedsim.core.method import Memory, Method, Phase, Reply
 from pfedsim.core.optimisers import follower, plain
-from pfedsim.core.purity import unchanged, watches
+from pfedsim.core.purity import public, same_process, unchanged, watches
 from pfedsim.core.seeds import torch_seeded
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ def run_client(worker: Worker, work: Work, memory: Memory) -> tuple[Reply, Memor
     with _on(worker, work, memory) as job:
         phases = _phases(worker.method, job)
         began = perf_counter()
-        with unchanged(f"{type(worker.method).__name__}.gradient{at(job)}", job.round, **_given(job)):
+        who = f"{type(worker.method).__name__}.gradient{at(job)}"
+        with same_process(who), unchanged(who, job.round, **_given(job)):
             ends = train(worker.method, job, phases)
         seconds = perf_counter() - began
         with hook(worker.method, "finish", job, **_given(job)):
@@ -46,7 +47,8 @@ def run_to_score(
     with _on(worker, work, memory) as job:
         theta = job.start.theta
         if job.message.task != "train":  # a method that tunes what it sends for training tunes the start
-            theta = train(worker.method, job, _phases(worker.method, job))[-1]
+            with same_process(f"{type(worker.method).__name__}.gradient{at(job)}"):
+                theta = train(worker.method, job, _phases(worker.method, job))[-1]
         if not finetune:
             return theta, job
         if lr is not None:
@@ -121,4 +123,4 @@ def _given(job: Job) -> dict[str, Any]:
     """What a client's hooks may not change, in the jobs that are watched."""
     if not watches(job.round, job.client):
         return {}
-    return {"message": job.message, "memory": job.memory, "initial": job.fed.initial}
+    return {"message": job.message, "memory": job.memory, **public(job.fed)}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sysconfig
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfedsim.core.method import Method
-from pfedsim.core.purity import unchanged
+from pfedsim.core.purity import same_process, unchanged
 from pfedsim.errors import Diverged, Error, HookError, Impure, Unreadable
 
 if TYPE_CHECKING:
@@ -34,11 +34,15 @@ def hook(
     """Names method, hook, client, round and line when a hook fails, or when it changes what it is `given`."""
     turn, who = (round or 0) if job is None else job.round, f"{type(method).__name__}.{name}"
     try:
-        with unchanged(who + at(job, round), turn, **given):
+        # of every step is too often: `core.client` looks at the process around all of them
+        process = nullcontext() if name in ("gradient", "loss") else same_process(who + at(job, round))
+        with process, unchanged(who + at(job, round), turn, **given):
             yield
     except (HookError, Impure, Unreadable):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if _is_a_stop(error):
+            raise
         if isinstance(error, Error) and job is None:
             raise
         what = f"{type(error).__name__}: {error}"
@@ -51,6 +55,13 @@ def hook(
         raise kind(
             f"{who} failed{at(job, round)}{_line(error)}: {what} (PFEDSIM_DEBUG=1 shows more)"
         ) from error
+
+
+def _is_a_stop(error: BaseException) -> bool:
+    """Whether an error means the whole process, not this hook: Ctrl-C, and what the command line raises for signals
+    and a lost output. Others of this kind, such as asyncio's CancelledError, are the hook's own."""
+    ours = not isinstance(error, Exception) and type(error).__module__.partition(".")[0] == "pfedsim"
+    return ours or isinstance(error, KeyboardInterrupt)
 
 
 def _line(error: BaseException) -> str:

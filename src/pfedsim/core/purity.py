@@ -3,8 +3,9 @@ one, by an operation in place, `.data` or `.numpy()`, changes what other hooks s
 
 from __future__ import annotations
 
+import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from pfedsim.errors import Impure
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from pfedsim.core.method import Fed
 
 EVERY = 8  # the first two rounds are watched, then one in so many
 JOBS = 4  # in a watched round one client's job in so many is watched, others every time
@@ -37,6 +40,57 @@ def unchanged(who: str, round: int, **given: Any) -> Iterator[None]:
         raise Impure(
             f"{who} changed {where} in place; it is a value that others read: clone a tensor before you change it"
         )
+
+
+@contextmanager
+def same_process(who: str) -> Iterator[None]:
+    """Raises an error if `who` changes a setting of the process, which other clients of this process would train
+    with, and those in other processes not. It is put back."""
+    before = _process()
+    try:
+        yield
+    finally:
+        changed = [name for name, value in _process().items() if value != before[name]]
+        for name in changed:
+            PUT_BACK[name](before[name])
+    if changed:
+        raise Impure(
+            f"{who} changed {changed[0]} of the whole process; put it back before the hook returns"
+        )
+
+
+def _process() -> dict[str, Any]:
+    import torch
+
+    return {
+        "torch's default dtype": torch.get_default_dtype(),
+        "torch's number of threads": torch.get_num_threads(),
+        "torch's grad mode": torch.is_grad_enabled(),
+        "the working directory": os.getcwd(),
+    }
+
+
+def _set_torch(setter: str) -> Callable[[Any], object]:
+    def put_back(value: Any) -> None:
+        import torch
+
+        getattr(torch, setter)(value)
+
+    return put_back
+
+
+PUT_BACK: dict[str, Callable[[Any], object]] = {
+    "torch's default dtype": _set_torch("set_default_dtype"),
+    "torch's number of threads": _set_torch("set_num_threads"),
+    "torch's grad mode": _set_torch("set_grad_enabled"),
+    "the working directory": os.chdir,
+}
+
+
+def public(fed: Fed) -> dict[str, Tensor]:
+    """The tensors that every hook can reach through `fed`."""
+    masks = ("head", "body", "norm", "buffers", "trainable")
+    return {"initial": fed.initial, **{f"layout.{name}": getattr(fed.layout, name) for name in masks}}
 
 
 def watches(round: int, client: int) -> bool:

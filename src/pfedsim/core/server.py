@@ -14,7 +14,7 @@ from pfedsim.core.guard import FEWEST, Lengths, far, flaw, lengths, longest, obj
 from pfedsim.core.hooks import hook
 from pfedsim.core.job import Work
 from pfedsim.core.method import Fed, Memory, Message, Method, Reply, ServerState
-from pfedsim.core.purity import unchanged
+from pfedsim.core.purity import public, unchanged
 from pfedsim.core.rows import Rows, on_cores
 from pfedsim.core.seeds import generator
 from pfedsim.core.wire import Wire
@@ -52,7 +52,7 @@ class Coordinator:
     def begin(self) -> ServerState:
         """The server before the first round; nobody remembers anything."""
         self.engine.memories.restore({})
-        with hook(self.method, "init", initial=self.fed.initial):
+        with hook(self.method, "init", **public(self.fed)):
             rng = generator(self.fed.settings.seed, "init")
             server = _checked(self, None, self.method.init(self.fed, self.fed.initial, rng))
         return replace(server, model=self.wire.sealed_model(server.model))
@@ -124,7 +124,7 @@ def run_rounds(
         task, waves = "", 0
         while task != "train":
             # 1. Plan: the method names the wave's task and clients; "train" ends the round.
-            with hook(method, "plan", round=server.round, server=server, initial=fed.initial):
+            with hook(method, "plan", round=server.round, server=server, **public(fed)):
                 task, clients = method.plan(fed, server, sampled)
                 if (waves := waves + 1) > MOST_WAVES:
                     raise RuntimeError(
@@ -287,7 +287,7 @@ def _aggregated(
     def attempt(clients: Sequence[int]) -> ServerState:
         replies = [good[i] for i in clients]
         rng = generator(side.fed.settings.seed, f"aggregate/{task}", server.round)
-        given: dict[str, Any] = {"server": server, "replies": replies, "initial": side.fed.initial}
+        given: dict[str, Any] = {"server": server, "replies": replies, **public(side.fed)}
         with hook(side.method, "aggregate", round=server.round, **given), on_cores(side.cores):
             new = _checked(side, server, side.method.aggregate(side.fed, server, task, replies, rng))
         new = _stepped(side, server, new, task)
@@ -328,7 +328,7 @@ def _stepped(side: Coordinator, before: ServerState, new: ServerState, task: str
 
 def send(side: Coordinator, server: ServerState, clients: Sequence[int], task: str) -> dict[int, Message]:
     """The method's messages as they leave the server."""
-    given: dict[str, Any] = {"server": server, "initial": side.fed.initial}
+    given: dict[str, Any] = {"server": server, **public(side.fed)}
     with hook(side.method, "send", round=server.round, **given), on_cores(side.cores):
         messages = side.method.send(side.fed, server, clients, task)
         if not isinstance(messages, dict) or set(messages) != set(clients):

@@ -48,12 +48,14 @@ class Store:
         return self._found[path][1]
 
     def _read(self, path: Path) -> Record | None:
-        """The cell in this file; None if the file is damaged, which is remembered."""
+        """The cell in this file; None if the file is damaged, which is remembered until it is intact again."""
         try:
-            return read(path)
+            record = read(path)
         except Error as error:
             self.damaged[path] = str(error)
             return None
+        self.damaged.pop(path, None)  # another process has run it again
+        return record
 
     def put(self, record: Record) -> Path:
         """Write a finished cell atomically and delete its run folder."""

@@ -22,6 +22,7 @@ from pfedsim.export.config import NETWORK, ONNX, PT2, TENSORS, ExportConfig, Inp
 from pfedsim.export.programs import write_onnx, write_pt2
 from pfedsim.export.read import checked, load, read_config
 from pfedsim.methods import METHODS
+from pfedsim.plugin import code_of
 from pfedsim.runs.manifest import place_in
 from pfedsim.runs.reader import Run
 from pfedsim.runs.setup import federate
@@ -174,6 +175,11 @@ def _copy_source(kind: type, path: Path) -> str:
         raise Error(
             f"{kind.__qualname__} is not defined at the top level of a Python file, so its export could not be "
             "loaded elsewhere"
+        )
+    if also := [file.name for file in code_of(kind).values() if file != Path(source)]:
+        raise Error(
+            f"{source} imports {', '.join(also)}, which an export does not hold, so it could not be loaded elsewhere; "
+            "put the network's whole code into one file, or install the rest as a package"
         )
     shutil.copyfile(source, path)
     return kind.__qualname__

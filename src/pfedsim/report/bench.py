@@ -6,15 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
 from pfedsim import durable
-from pfedsim.report.figures import saved
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
-
 from pfedsim.dev.bench import Report
+from pfedsim.report.canvas import plt
+from pfedsim.report.figures import saved
 from pfedsim.report.looks import COLOURS
 
 HEADINGS = (

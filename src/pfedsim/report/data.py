@@ -7,16 +7,13 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
 from pfedsim import durable, escape
 from pfedsim.data.federation import Federation
+from pfedsim.report.canvas import plt
 from pfedsim.report.figures import saved
 
 if TYPE_CHECKING:

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 
 import matplotlib
 import numpy as np
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from pfedsim import durable, escape
 from pfedsim.core.rows import Pairs
 from pfedsim.report.bands import draw_curve
+from pfedsim.report.canvas import plt
 from pfedsim.report.looks import SCATTERED, looks
 from pfedsim.runs.reader import Run
 

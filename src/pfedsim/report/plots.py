@@ -8,14 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
 from pfedsim.report.bands import draw_curve
+from pfedsim.report.canvas import plt
 from pfedsim.report.figures import saved
 from pfedsim.report.looks import COLOURS, SCATTERED, looks
 

@@ -197,6 +197,7 @@ class Config(Training):
     time_limit: float | None = Field(
         None,
         gt=0,
+        le=10_000_000,  # the operating system counts in whole numbers
         description="seconds that one client's training or scoring may take; then its worker is replaced and the "
         "client is absent",
         exclude=True,

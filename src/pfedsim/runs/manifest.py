@@ -52,6 +52,7 @@ def _code(config: Config) -> dict[str, dict[str, str]]:
             room: sorted(p for p in (root / room).rglob("*") if p.suffix in (".py", ".so"))
             for room in ROOMS
         }
+        | {"top": sorted(root.glob("*.py"))}
     }
     kinds = {"method": type(config.method_made())}
     kinds |= {"model": load_class(model, "model")} if ":" in model else {}

@@ -15,7 +15,7 @@ from pfedsim import durable, escape, seal
 from pfedsim.core.rows import Pairs
 from pfedsim.data.partition import names_in
 from pfedsim.errors import Error, nearest
-from pfedsim.plugin import described, source_digest
+from pfedsim.plugin import described, load_class, source_digest
 from pfedsim.runs import config as configs
 from pfedsim.runs import names
 from pfedsim.runs.config import Config
@@ -335,7 +335,7 @@ class Run:
                     f"the models of {self.path} need {described(code)}, which would be run: read it, then "
                     "say that you trust it (--trust, in Python Run(path, trust=True))"
                 )
-            if ":" in code and source_digest(code) != digest:
+            if ":" in code and _has_changed(code, digest):
                 raise Error(f"{code} has changed since {self.path} was run; restore its code")
         found = tensors(self.verified(f"models/{BASE}"))
         own = f"models/client-{number:05d}.safetensors"
@@ -363,6 +363,12 @@ class Run:
             {**r, "value": float(r["value"] or "nan")} for r in self.clients() if r["metric"] != "confusion"
         ]
         return pandas.DataFrame(rows).astype({"round": int, "client": int})
+
+
+def _has_changed(code: str, digest: str | None) -> bool:
+    """Whether trusted code is not what a run used. If it puts folders into `sys.path`, its imports are found only once
+    it has run."""
+    return source_digest(code) != digest and source_digest(load_class(code, "class")) != digest
 
 
 def _json(path: Path, *needed: str) -> dict[str, Any]:

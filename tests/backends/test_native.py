@@ -279,6 +279,28 @@ def test_descend_has_the_bits_of_single_steps(
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("all_move", [True, False])
+def test_a_wide_linear_layer_takes_its_step_with_the_bits_of_single_ones(
+    kernels: str, all_move: bool
+) -> None:
+    torch.manual_seed(12)
+    module = Net(
+        nn.Flatten(), nn.Linear(4 * 33 * 33, 11), nn.ReLU(), nn.Linear(11, 300), classifier=nn.Linear(300, 5)
+    )
+    net, layout, start = made(module, (4, 33, 33), kernels)
+    x, y, steps = torch.randn(12, 4, 33, 33), torch.randint(0, 5, (12,)), list(torch.arange(12).split(5))
+    moves = layout.trainable.clone()
+    moves[100] = all_move
+    theta, velocity = start, torch.zeros_like(start)
+    for step in steps:
+        gradient, _, _ = net.grad(theta, theta[layout.buffers], x[step], y[step])
+        velocity = 0.5 * velocity + (gradient + 0.01 * theta)
+        theta = torch.where(moves, theta - 0.1 * velocity, theta)
+    got, _, _ = net.descend(start, start[layout.buffers], x, y, steps, 0.1, moves, 0.5, 0.01)
+    assert torch.equal(got, theta)
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
 def test_bits_do_not_depend_on_what_ran_before(kernels: str) -> None:
     torch.manual_seed(4)
     shape = (2, 9, 11)

@@ -285,7 +285,11 @@ def test_a_wide_linear_layer_takes_its_step_with_the_bits_of_single_ones(
 ) -> None:
     torch.manual_seed(12)
     module = Net(
-        nn.Flatten(), nn.Linear(4 * 33 * 33, 11), nn.ReLU(), nn.Linear(11, 300), classifier=nn.Linear(300, 5)
+        nn.Flatten(),
+        nn.Linear(4 * 33 * 33, 11),
+        nn.ReLU(),
+        nn.Linear(11, 300),
+        classifier=nn.Linear(300, 5),
     )
     net, layout, start = made(module, (4, 33, 33), kernels)
     x, y, steps = torch.randn(12, 4, 33, 33), torch.randint(0, 5, (12,)), list(torch.arange(12).split(5))

@@ -612,6 +612,36 @@ def test_refusals_say_why(module: nn.Module, shape: tuple[int, ...], reason: str
     assert reason in (native.unfit(module, shape, "classifier") or "")
 
 
+class Viewed(nn.Module):
+    """Flattens each sample in one of the ways that people write."""
+
+    def __init__(self, way: int):
+        super().__init__()
+        self.way, self.conv, self.classifier = way, nn.Conv2d(1, 2, 3), nn.Linear(32, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.conv(x)
+        ways = [
+            lambda: z.view(z.size(0), -1),
+            lambda: z.reshape(x.shape[0], 32),
+            lambda: torch.reshape(z, (-1, 32)),
+            lambda: z.view(-1, 32),
+            lambda: z.view((z.size()[0], -1)),
+            lambda: z.view(-1, 16).view(-1, 32),
+        ]
+        return self.classifier(ways[self.way]())
+
+
+def test_views_that_flatten_each_sample_are_known() -> None:
+    torch.manual_seed(13)
+    for way in range(5):
+        module = Viewed(way)
+        net, _, theta = made(module, (1, 6, 6))
+        x = torch.randn(4, 1, 6, 6)
+        assert torch.allclose(net.logits(theta, x), module(x), atol=1e-6)
+    assert native.unfit(Viewed(5), (1, 6, 6), "classifier") == "method 'view' does not flatten each sample"
+
+
 def test_wrong_arguments_are_refused() -> None:
     module = LeNet5((1, 16, 16), 4)
     net, layout, theta = made(module, (1, 16, 16))

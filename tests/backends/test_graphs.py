@@ -279,3 +279,24 @@ def test_frozen_branches_need_no_gradient() -> None:
 def test_the_work_space_is_told() -> None:
     net, _, _, _ = both(MobileNetV2((3, 32, 32), 5), (3, 32, 32))
     assert 0 < net.space(16, training=False) < net.space(16) < net.space(32)
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("act", [None, *ACTS])
+@pytest.mark.parametrize("normed", [True, False])
+def test_a_stage_joined_to_its_convolution_has_the_bits_of_one_apart(
+    act: type[nn.Module] | None, normed: bool, kernels: str
+) -> None:
+    torch.manual_seed(9)
+    norm = [nn.BatchNorm2d(11)] if normed else []
+    stage = [*norm, *([act()] if act else [])]
+    joined = lively(Net(nn.Conv2d(3, 11, 3), *stage, nn.Flatten(), classifier=nn.Linear(11 * 36, 4)))
+    nothing = nn.Conv2d(11, 11, 1, bias=False)  # a second reader of the convolution keeps the stage apart
+    nothing.weight.data.zero_()
+    branches = Residual(nn.Sequential(*stage), nothing)
+    separate = Net(joined.body[0], branches, nn.Flatten(), classifier=joined.classifier)  # type: ignore[index]
+    x = 4 * torch.randn(9, 3, 8, 8)
+    x[3, 0, 2, 2] = float("nan")
+    found = [both(module, (3, 8, 8), kernels) for module in (joined, separate)]
+    a, b = (net.features(theta, x) for net, _, _, theta in found)
+    assert torch.equal(a.nan_to_num(1e9), b.nan_to_num(1e9))

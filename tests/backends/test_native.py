@@ -279,6 +279,32 @@ def test_descend_has_the_bits_of_single_steps(
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("all_move", [True, False])
+def test_a_wide_linear_layer_takes_its_step_with_the_bits_of_single_ones(
+    kernels: str, all_move: bool
+) -> None:
+    torch.manual_seed(12)
+    module = Net(
+        nn.Flatten(),
+        nn.Linear(4 * 33 * 33, 11),
+        nn.ReLU(),
+        nn.Linear(11, 300),
+        classifier=nn.Linear(300, 5),
+    )
+    net, layout, start = made(module, (4, 33, 33), kernels)
+    x, y, steps = torch.randn(12, 4, 33, 33), torch.randint(0, 5, (12,)), list(torch.arange(12).split(5))
+    moves = layout.trainable.clone()
+    moves[100] = all_move
+    theta, velocity = start, torch.zeros_like(start)
+    for step in steps:
+        gradient, _, _ = net.grad(theta, theta[layout.buffers], x[step], y[step])
+        velocity = 0.5 * velocity + (gradient + 0.01 * theta)
+        theta = torch.where(moves, theta - 0.1 * velocity, theta)
+    got, _, _ = net.descend(start, start[layout.buffers], x, y, steps, 0.1, moves, 0.5, 0.01)
+    assert torch.equal(got, theta)
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
 def test_bits_do_not_depend_on_what_ran_before(kernels: str) -> None:
     torch.manual_seed(4)
     shape = (2, 9, 11)
@@ -584,6 +610,36 @@ REFUSED = [
 @pytest.mark.parametrize(("module", "shape", "reason"), REFUSED)
 def test_refusals_say_why(module: nn.Module, shape: tuple[int, ...], reason: str) -> None:
     assert reason in (native.unfit(module, shape, "classifier") or "")
+
+
+class Viewed(nn.Module):
+    """Flattens each sample in one of the ways that people write."""
+
+    def __init__(self, way: int):
+        super().__init__()
+        self.way, self.conv, self.classifier = way, nn.Conv2d(1, 2, 3), nn.Linear(32, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.conv(x)
+        ways = [
+            lambda: z.view(z.size(0), -1),
+            lambda: z.reshape(x.shape[0], 32),
+            lambda: torch.reshape(z, (-1, 32)),
+            lambda: z.view(-1, 32),
+            lambda: z.view((z.size()[0], -1)),
+            lambda: z.view(-1, 16).view(-1, 32),
+        ]
+        return self.classifier(ways[self.way]())
+
+
+def test_views_that_flatten_each_sample_are_known() -> None:
+    torch.manual_seed(13)
+    for way in range(5):
+        module = Viewed(way)
+        net, _, theta = made(module, (1, 6, 6))
+        x = torch.randn(4, 1, 6, 6)
+        assert torch.allclose(net.logits(theta, x), module(x), atol=1e-6)
+    assert native.unfit(Viewed(5), (1, 6, 6), "classifier") == "method 'view' does not flatten each sample"
 
 
 def test_wrong_arguments_are_refused() -> None:

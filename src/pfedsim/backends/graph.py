@@ -112,6 +112,7 @@ class _Reader:
         self.modules, self.head, self.shape = dict(module.named_modules()), head, shape
         self.found, self.seen, self.in_head = Graph(), set[str](), head is None
         self.where: dict[fx.Node, tuple[int, tuple[int, ...]]] = {}
+        self.sizes, self.batch = set[fx.Node](), set[fx.Node]()  # x.shape; x.shape[0]
         self.output: tuple[int, tuple[int, ...]] = (0, ())
 
     def read(self, node: fx.Node) -> None:
@@ -122,16 +123,18 @@ class _Reader:
             _expect(isinstance(node.args[0], fx.Node), "the network's output is not one tensor")
             self.output = self.where[node.args[0]]  # type: ignore[index]
             return
+        if self._is_size(node):
+            return
         of_head = self._of_head(node)
         if _is_sum(node):
             self._sum(node, of_head)
             return
-        inputs = node.all_input_nodes
+        inputs = [n for n in node.all_input_nodes if n not in self.batch]
         _expect(
             len(inputs) == 1 and node.args[:1] == (inputs[0],),
             f"{_title(node)} joins tensors in a way that the native backend does not know",
         )
-        layer = self.modules[str(node.target)] if node.op == "call_module" else _as_module(node)
+        layer = self.modules[str(node.target)] if node.op == "call_module" else self._as_module(node)
         name = str(node.target) if node.op == "call_module" else ""
         if name in self.seen and list(layer.parameters()):
             raise Unfit(f"layer {name!r} is used twice")
@@ -157,6 +160,30 @@ class _Reader:
         ]
         _expect(not unused, f"norm layer {unused[:1]} is not part of the network's forward pass")
         return found
+
+    def _is_size(self, node: fx.Node) -> bool:
+        """Whether the node asks for the number of samples, as x.size(0) or x.shape[0], or is on its way there."""
+        shape = (node.target == "size" and len(node.args) == 1) or (
+            node.target is getattr and node.args[1:] == ("shape",)
+        )
+        first = node.target == "size" and node.args[1:] == (0,)
+        if node.target is operator.getitem and node.args[0] in self.sizes:
+            first = node.args[1] == 0
+        if shape:
+            self.sizes.add(node)
+        if first:
+            self.batch.add(node)
+        return bool(shape or first)
+
+    def _as_module(self, node: fx.Node) -> nn.Module:
+        """A functional form as the module that does the same; views that flatten each sample are Flatten."""
+        if node.target not in ("view", "reshape", torch.reshape) or not isinstance(node.args[0], fx.Node):
+            return _as_module(node)
+        asked: Any = node.args[1] if isinstance(node.args[1], (tuple, list)) else node.args[1:]
+        volume = prod(self.where[node.args[0]][1])
+        flat = len(asked) == 2 and (asked[0] in self.batch or asked[0] == -1) and asked[1] in (-1, volume)
+        _expect(flat, f"{_title(node)} does not flatten each sample")
+        return nn.Flatten()
 
     def _of_head(self, node: fx.Node) -> bool:
         """Whether the node belongs to the head, which must be the tail."""

@@ -83,14 +83,37 @@ void Net::back_conv(const float* theta, int64_t i, Channels part, float* gradien
   else kernels.conv_by_input(c, count_, from, weight, work_, more, to);
 }
 
-void Net::back_linear(const float* theta, int64_t i, float* gradient) {
+// Inputs lie along the lanes: a row of weights is then a row of lanes.
+void Net::linear_by_weight(int64_t i, float* gradient) {
   const Op& op = ops[i];
-  if (want_weight_[i]) {  // inputs to the lanes: a row of weights is then a row of lanes
-    const int64_t stride = (op.in + kernels.width - 1) / kernels.width * kernels.width;
-    for (int64_t k = 0; k < op.in; k++) rows_[k] = act(op.a) + k * count_;
-    kernels.transpose(rows_.get(), op.in, count_, temp_.get(), stride);
-    kernels.product(op.out, op.in, count_, by(i + 1), count_, 1, temp_.get(), stride, nullptr, gradient + op.weight, op.in, false);
-  }
+  const int64_t stride = (op.in + kernels.width - 1) / kernels.width * kernels.width;
+  for (int64_t k = 0; k < op.in; k++) rows_[k] = act(op.a) + k * count_;
+  kernels.transpose(rows_.get(), op.in, count_, temp_.get(), stride);
+  const auto product = [&](int64_t row, int64_t rows, int64_t column, int64_t columns, float* out) {
+    kernels.product(rows, columns, count_, by(i + 1) + row * count_, count_, 1, temp_.get() + column, stride, nullptr, out, columns, false);
+  };
+  float* out = gradient + op.weight;
+  if (!step_of_.theta || !at_once_[i]) return product(0, op.out, 0, op.in, out);
+  enum : int64_t { ROWS = 8, COLUMNS = 4096 };  // a piece of the gradient that stays near, always at the same place
+  for (int64_t column = 0; column < op.in; column += COLUMNS)
+    for (int64_t row = 0; row < op.out; row += ROWS) {
+      const int64_t rows = std::min<int64_t>(ROWS, op.out - row), columns = std::min<int64_t>(COLUMNS, op.in - column);
+      product(row, rows, column, columns, out);
+      for (int64_t r = 0; r < rows; r++) {
+        const int64_t to = op.weight + (row + r) * op.in + column;
+        kernels.update(step_of_.theta + to, out + r * columns, step_of_.velocity ? step_of_.velocity + to : nullptr, columns, step_of_.lr,
+            step_of_.momentum, step_of_.decay);
+      }
+    }
+}
+
+void Net::back_linear(const float* theta, int64_t i, float* gradient) {
+  linear_by_input(theta, i);  // first: the weights may take their step then
+  if (want_weight_[i]) linear_by_weight(i, gradient);
+}
+
+void Net::linear_by_input(const float* theta, int64_t i) {
+  const Op& op = ops[i];
   if (!needed_[op.a]) return;
   const bool more = writes(op.a);
   const bool room = op.weight + op.in * op.out + kernels.width <= size_;  // a row's last vector reads beyond it

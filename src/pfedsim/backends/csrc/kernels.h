@@ -23,7 +23,7 @@ struct Work {  // room for one call
   const float** rows;
 };
 
-enum : int64_t { SUMS = 1 << 17, TURNED = 1024, MOST_KERNEL = 11, NEAR = 1 << 16 };  // floats of work.sums, positions that are turned, a filter's side, floats near in the second cache
+enum : int64_t { SUMS = 1 << 17, TURNED = 2048, MOST_KERNEL = 11, NEAR = 1 << 16 };  // floats of work.sums, positions that are turned, a filter's side, floats near in the second cache
 
 enum Act : int64_t { NONE, RELU, RELU6, HARDSWISH, SILU, GELU };
 

@@ -192,7 +192,21 @@ void Net::descend(float* theta, const float* x, const Targets& targets, const in
   if (fresh && velocity) std::memset(velocity, 0, sizeof(float) * (size_t)size_);
   int64_t dropped = 0;  // entries of `kept` that a sample takes
   for (int64_t i = 0; i < ops.size(); i++) dropped += ops[i].kind == DROPOUT ? volume(i + 1) : 0;
-  const Array<int64_t> turn = turns(moves, size_);
+  Array<uint8_t> later(size_);  // what moves, but for what moves on the way back
+  std::copy(moves, moves + size_, later.get());
+  at_once_ = Array<char>(ops.size());
+  for (int64_t i = 0; i < ops.size(); i++) {
+    const Op& op = ops[i];
+    if (op.kind != LINEAR || !op.weight_trains || std::memchr(moves + op.weight, 0, (size_t)weights(op))) continue;
+    at_once_[i] = 1;
+    std::memset(later.get() + op.weight, 0, (size_t)weights(op));
+  }
+  const Array<int64_t> turn = turns(later.get(), size_);
+  struct Usual {  // again at the end, also where memory runs out
+    Net& net;
+    ~Usual() { net.want(nullptr), net.step_of_ = {}; }
+  } usual{*this};
+  step_of_ = {theta, velocity, lr, momentum, decay};
   want(moves);
   for (int64_t s = 0, at = 0; s < steps; at = ends[s++]) {
     forward(theta, x, order + at, kept ? kept + at * dropped : nullptr, ends[s] - at);
@@ -202,7 +216,6 @@ void Net::descend(float* theta, const float* x, const Targets& targets, const in
       kernels.update(theta + at_entry, step + at_entry, velocity ? velocity + at_entry : nullptr, entries, lr, momentum, decay);
     }
   }
-  want(nullptr);
 }
 
 }  // namespace pfedsim

@@ -134,6 +134,10 @@ class Net {
   struct Channels {
     int64_t first, last;
   };
+  struct Step {  // of SGD; theta null: none
+    float *theta, *velocity;
+    float lr, momentum, decay;
+  };
   void run_all(const float* theta, int64_t first, int64_t last, float* statistics, const float* kept);
   void run(const float* theta, int64_t i, float* statistics);
   bool joined(int64_t i, Mode mode, int64_t lanes) const;
@@ -151,6 +155,8 @@ class Net {
   void back_bias(int64_t i, bool frozen, Channels part, float* gradient);
   void back_conv(const float* theta, int64_t i, Channels part, float* gradient);
   void back_linear(const float* theta, int64_t i, float* gradient);
+  void linear_by_input(const float* theta, int64_t i);
+  void linear_by_weight(int64_t i, float* gradient);
   void back_stage(const float* theta, int64_t i, bool frozen, Channels part, float* gradient);
   void back_add(int64_t i);
   void back_window(int64_t i);
@@ -165,6 +171,8 @@ class Net {
   const int64_t size_;
   int64_t count_ = 0, capacity_ = 0, arena_size_ = 0, work_size_ = 0;
   bool still_ = false;  // still: the head alone, in eval mode
+  Step step_of_ = {};
+  Array<char> at_once_;  // linear layers whose weights all move: they take their step on the way back, so that their gradient need not be kept
   Array<char> want_weight_, want_bias_, needed_, written_, more_;  // needed_.. of the gradient by a value
   Array<int64_t> sole_reader_;  // the operation that alone reads a value; -1: several or none
   // Runs: operations in a row that take each channel for itself (stages, depthwise convolutions) go channel by channel, so that what

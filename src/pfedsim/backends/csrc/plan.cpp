@@ -199,8 +199,9 @@ void Net::reserve(int64_t lanes) {
     const int64_t taps = op.in / op.groups * op.kernel_h * op.kernel_w, outs = op.out / op.groups;
     packed = std::max(packed, outs * taps), taps_most = std::max(taps_most, taps);
     sums = std::max(sums, std::min(outs, std::max<int64_t>(8, SUMS / (taps * w))) * taps * w);
-    temp = std::max(temp, std::max(op.in / op.groups * rounded(op.width * lanes, w), TURNED * rounded(taps, w)));
-    temp = std::max(temp, (TURNED + taps) * rounded(outs, w));
+    const int64_t turned = std::min<int64_t>(TURNED, op.out_height * op.out_width * lanes);
+    temp = std::max(temp, std::max(op.in / op.groups * rounded(op.width * lanes, w), turned * rounded(taps, w)));
+    temp = std::max(temp, (turned + taps) * rounded(outs, w));
   }
   packed_ = Buffer(packed + 16), sums_ = Buffer(sums + 16), temp_ = Buffer(temp + 16);
   rows_ = Array<const float*>(taps_most), offsets_ = Array<int64_t>(taps_most);

@@ -66,7 +66,7 @@ def _library() -> ctypes.CDLL | None:
             "space": ([p, n, n], n),
             "peak": ([c, n], n),
             "draw": ([p, d, n, p], None),
-            "mix": ([p, p, p, n, n, n, n, p], None),
+            "mix": ([p, p, p, n, n, n, n, p], ctypes.c_int),
             "squares": ([p, p, p, n], d),
             "move": ([p, p, d, n], None),
         }
@@ -132,7 +132,10 @@ def mix(rows: Sequence[Tensor], table: Sequence[Sequence[float]], threads: int =
     sums = torch.tensor(totals, dtype=torch.float64)
     size = held[0].numel()
     out = _pointers(means)
-    library.pfedsim_mix(_pointers(held), _at(weights), _at(sums), len(held), len(means), size, threads, out)
+    if library.pfedsim_mix(
+        _pointers(held), _at(weights), _at(sums), len(held), len(means), size, threads, out
+    ):
+        raise MemoryError(f"the means of {len(held)} rows ran out of memory; use fewer clients")
     return means
 
 

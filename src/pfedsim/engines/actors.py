@@ -194,7 +194,8 @@ class Actors:
         self.connect()
         import ray
 
-        return self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        with _connected():
+            return self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
 
     def connect(self) -> None:
         """Joins the cluster, or starts one here; nothing if it is done."""
@@ -261,12 +262,10 @@ class Actors:
 
         refs = [call.ref for actor in self._actors for call in actor.calls]
         refs += [actor.opening for actor in self._actors if actor.opening is not None]
-        try:
+        with _connected():
             ready, _ = ray.wait(refs, timeout=seconds) if refs else ([], [])
             if ready:
                 ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
-        except (ray.exceptions.RayError, ConnectionError) as error:
-            raise Error(f"the connection to Ray is lost ({_first_line(error)}); {RESUME}") from error
         came = [one for actor in list(self._actors) for one in self._looked_at(actor, set(ready))]
         self._check_alive()
         return came
@@ -383,6 +382,16 @@ def _keep_to_ourselves() -> None:
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray's word for: one machine, so loopback
     if "RAY_AUTH_MODE" not in os.environ:
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+
+
+@contextlib.contextmanager
+def _connected() -> Iterator[None]:
+    import ray
+
+    try:
+        yield
+    except (ray.exceptions.RayError, ConnectionError) as error:
+        raise Error(f"the connection to Ray is lost ({_first_line(error)}); {RESUME}") from error
 
 
 @contextlib.contextmanager

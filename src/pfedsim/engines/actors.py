@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pfedsim.engines.last_words import LastWords
 from pfedsim.errors import Error
 
 NEEDED = "the engine 'ray' needs Ray, which is not installed: pip install 'pfedsim[ray]'"
@@ -26,7 +27,11 @@ TRUST = (
     "Ray lets everyone who reaches its ports run code, unless token authentication is on: fence the ports of "
     "{} (docs/cluster.md says how)"
 )
-RESUME = "the checkpoint stays: `pfedsim resume RUN` continues the run on this or another cluster"
+RESUME = (
+    "the checkpoint stays: `pfedsim resume RUN` continues a run on this or another cluster, the same command as "
+    "before a comparison"
+)
+ENDED = "pfedsim: this process was ended, by Ray if the node under it or the head node died; " + RESUME
 PATIENCE = 60.0  # seconds without any worker before a run gives up
 FIRST = 300.0  # the same before the first has opened: a node may import torch from a slow disk
 WINDOW = 2  # calls that an actor has at once: the next is there when one ends
@@ -184,6 +189,7 @@ class Actors:
         self._stored: dict[str, Any] = {}  # what all actors read, in the object store
         self._ours = False  # whether this object started or joined Ray
         self._kind: Any = None
+        self._last_words: LastWords | None = None
         self._started = self._failures = 0
         self._usable = 0.0  # when an actor was last open
         self.notes: list[str] = []
@@ -209,6 +215,7 @@ class Actors:
         with _signals_kept():
             if not ray.is_initialized():
                 self._join(ray)
+        self._last_words = LastWords(ENDED)
         options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {LOOK: 1}}
         self._kind = ray.remote(**options)(Host)
         self._usable = time.monotonic() + FIRST - PATIENCE
@@ -373,6 +380,9 @@ class Actors:
                 ray.kill(actor.handle)
             if self._ours:
                 ray.shutdown()
+        if self._last_words is not None:
+            self._last_words.withdraw()
+            self._last_words = None
         self._actors, self._stored, self._kind, self._ours = [], {}, None, False
 
 

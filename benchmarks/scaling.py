@@ -1,12 +1,13 @@
 """What a Ray cluster costs the driver, in seconds and memory, against clients a round and the size of the model; and
 two Ray workers against the pool.
 
-    python benchmarks/scaling.py --out benchmarks/scaling.json [--only driver|many|rate|train|checks] [--times 2]
+    python benchmarks/scaling.py --out benchmarks/scaling.json [--only driver|many|rate|train|checks|mixes] [--times 2]
     python benchmarks/scaling.py --show benchmarks/scaling.json
 
 The clients of `driver` and `many` do not train (benchmarks/echo.py), so that the time is that of the server and the
 engine. Each measurement is a process of its own, and all are repeated in turn. Processor seconds count all threads of
-the driver; those of Ray are the actors and Ray's own processes together."""
+the driver; `others` are the workers, with Ray also its own processes, which `daemons` count apart: they work by the
+clock, whatever the run does."""
 
 from __future__ import annotations
 
@@ -89,18 +90,21 @@ def rounds(s: Any, count: int) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(1)
-    found: dict[str, list[float]] = {"seconds": [], "driver_cpu": [], "others_cpu": []}
+    found: dict[str, list[float]] = {"seconds": [], "driver_cpu": [], "others_cpu": [], "daemons_cpu": []}
     peak = 0.0
     server = s.begin()
     steps = s.rounds(server)
     next(steps)
     for _ in range(count):
         there = descendants()
-        wall, driver, other = time.perf_counter(), time.process_time(), used(there)
+        hosts = {pid for pid, name in there.items() if "ray::Host" in name}
+        daemons = there.keys() - hosts if hosts else ()
+        wall, driver, other, own = time.perf_counter(), time.process_time(), used(there), used(daemons)
         done = next(steps)
         found["seconds"].append(round(time.perf_counter() - wall, 3))
         found["driver_cpu"].append(round(time.process_time() - driver, 4))
         found["others_cpu"].append(round(used(there) - other, 3))
+        found["daemons_cpu"].append(round(used(daemons) - own, 3))
         peak = max(peak, own_memory())
         del done
     actors = [own_memory(pid) for pid, name in descendants().items() if "ray::Host" in name]
@@ -178,7 +182,25 @@ def train(asked: dict[str, Any]) -> dict[str, Any]:
     return {"client_cpu": used_up}
 
 
-KINDS = {"driver": driver, "rate": rate, "train": train, "checks": checks}
+def mixes(asked: dict[str, Any]) -> dict[str, Any]:
+    """Nanoseconds of a core that a mean takes for each row and entry, when many means are taken at once."""
+    import torch
+
+    from pfedsim.backends import native
+
+    rows = list(torch.randn(asked["rows"], asked["entries"]))
+    table = (torch.rand(asked["means"], asked["rows"]) + 0.1).tolist()
+    took = []
+    for _ in range(5):
+        began = time.thread_time()
+        native.mix(rows, table)
+        took.append(
+            (time.thread_time() - began) * 1e9 / (asked["rows"] * asked["means"] * asked["entries"])
+        )
+    return {"ns": [round(ns, 4) for ns in took]}
+
+
+KINDS = {"driver": driver, "rate": rate, "train": train, "checks": checks, "mixes": mixes}
 
 
 def measured(what: str, asked: dict[str, Any]) -> dict[str, Any]:
@@ -214,6 +236,8 @@ def plan() -> list[tuple[str, dict[str, Any]]]:
     clients = (("lenet5", "native", 960), ("lenet5", "torch", 960), ("mobilenetv2", "torch", 96))
     cells += [("train", {"model": m, "backend": b, "samples": n}) for m, b, n in clients]
     cells += [("checks", {"model": model, "clients": 40 if model == "9 MB" else 300}) for model in MODELS]
+    sizes = ((1000, 1, 62_006), (1000, 64, 62_006), (200, 1, 2_236_682), (200, 64, 2_236_682))
+    cells += [("mixes", {"rows": r, "means": m, "entries": n}) for r, m, n in sizes]
     cells += [("rate", {"engine": engine, "rounds": 4}) for engine in ("pool", "ray")]
     return cells
 
@@ -224,7 +248,17 @@ def best_and_median(found: Sequence[float]) -> str:
 
 def lines(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Each setting with the best and the median round of all repetitions."""
-    facts = ("seconds", "driver_cpu", "others_cpu", "driver_mb", "actor_mb", "client_cpu", "ms")
+    facts = (
+        "seconds",
+        "driver_cpu",
+        "others_cpu",
+        "daemons_cpu",
+        "driver_mb",
+        "actor_mb",
+        "client_cpu",
+        "ms",
+        "ns",
+    )
     by: dict[str, list[dict[str, Any]]] = {}
     for cell in cells:
         by.setdefault(", ".join(str(v) for k, v in cell.items() if k not in facts), []).append(cell)
@@ -241,7 +275,7 @@ def lines(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--out", type=Path)
-    options.add_argument("--only", choices=["driver", "many", "rate", "train", "checks"])
+    options.add_argument("--only", choices=["many", *KINDS])
     options.add_argument("--times", type=int, default=2, help="repetitions, in turn")
     options.add_argument("--show", type=Path, help="print the best and median of earlier measurements")
     options.add_argument("--one", help=argparse.SUPPRESS)

@@ -1,7 +1,8 @@
 """What a Ray cluster costs the driver, in seconds and memory, against clients a round and the size of the model; and
 two Ray workers against the pool.
 
-    python benchmarks/scaling.py --out benchmarks/scaling.json [--only driver|many|rate|train|checks|mixes] [--times 2]
+    python benchmarks/scaling.py --out benchmarks/scaling.json [--times 2]
+        [--only driver|many|rate|train|checks|mixes|idle]
     python benchmarks/scaling.py --show benchmarks/scaling.json
 
 The clients of `driver` and `many` do not train (benchmarks/echo.py), so that the time is that of the server and the
@@ -165,6 +166,25 @@ def rate(asked: dict[str, Any]) -> dict[str, Any]:
     return rounds(session("fedavg", where, rounds=asked["rounds"] + 1, **words), asked["rounds"])
 
 
+def idle(_: dict[str, Any]) -> dict[str, Any]:
+    """Processor seconds that two open actors, Ray's own processes and the driver use in a second without work."""
+    s = session(
+        "fedavg", federation(4, (1, 28, 28)), model="lenet5", join=1.0, rounds=2, engine="ray", workers=2
+    )
+    next(s.rounds(s.begin()))
+    there = descendants()
+    hosts = {pid for pid, name in there.items() if "ray::Host" in name}
+    began, before = time.perf_counter(), (used(hosts), used(there.keys() - hosts), time.process_time())
+    time.sleep(20)
+    took, after = (
+        time.perf_counter() - began,
+        (used(hosts), used(there.keys() - hosts), time.process_time()),
+    )
+    actors, daemons, own = (round((b - a) / took, 4) for a, b in zip(before, after, strict=True))
+    s.engine.close()
+    return {"actors": actors, "daemons": daemons, "driver": own}
+
+
 def train(asked: dict[str, Any]) -> dict[str, Any]:
     """Processor seconds of a client of 300 samples and five epochs, from one epoch of fewer samples."""
     import torch
@@ -200,7 +220,7 @@ def mixes(asked: dict[str, Any]) -> dict[str, Any]:
     return {"ns": [round(ns, 4) for ns in took]}
 
 
-KINDS = {"driver": driver, "rate": rate, "train": train, "checks": checks, "mixes": mixes}
+KINDS = {"driver": driver, "rate": rate, "train": train, "checks": checks, "mixes": mixes, "idle": idle}
 
 
 def measured(what: str, asked: dict[str, Any]) -> dict[str, Any]:
@@ -228,16 +248,18 @@ def plan() -> list[tuple[str, dict[str, Any]]]:
                     "each_round": each,
                     "rounds": count,
                 }
-                engines = ("ray", "pool", "serial") if server == "Echo" else ("ray", "pool")
+                engines = ("ray", "pool", "serial") if server == "Echo" else ("ray",)
                 cells += [("driver", {**what, "engine": engine}) for engine in engines]
     for server in ("Echo", "EchoSim"):
         what = {"server": server, "model": "0.25 MB", "clients": 10_000, "each_round": 1000, "rounds": 4}
-        cells += [("many", {**what, "engine": engine}) for engine in ("ray", "pool")]
+        engines = ("ray", "pool") if server == "Echo" else ("ray",)
+        cells += [("many", {**what, "engine": engine}) for engine in engines]
     clients = (("lenet5", "native", 960), ("lenet5", "torch", 960), ("mobilenetv2", "torch", 96))
     cells += [("train", {"model": m, "backend": b, "samples": n}) for m, b, n in clients]
     cells += [("checks", {"model": model, "clients": 40 if model == "9 MB" else 300}) for model in MODELS]
     sizes = ((1000, 1, 62_006), (1000, 64, 62_006), (200, 1, 2_236_682), (200, 64, 2_236_682))
     cells += [("mixes", {"rows": r, "means": m, "entries": n}) for r, m, n in sizes]
+    cells.append(("idle", {}))
     cells += [("rate", {"engine": engine, "rounds": 4}) for engine in ("pool", "ray")]
     return cells
 

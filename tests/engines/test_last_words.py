@@ -14,6 +14,7 @@ BEGIN = (
         ("os._exit(1)", True),
         ("os.kill(os.getpid(), signal.SIGKILL)", True),
         ("words.withdraw()", False),
+        ("pass", False),
         ("os.kill(words._process.pid, signal.SIGKILL); words._process.wait(); words.withdraw()", False),
     ],
 )

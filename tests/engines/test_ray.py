@@ -246,6 +246,12 @@ def test_calls_hold_about_equal_numbers_of_samples_and_the_largest_clients_come_
     assert len(groups) <= 10
 
 
+def test_of_a_full_memory_one_sentence_is_told_and_not_how_to_tune_ray() -> None:
+    long = "The actor died.\nTask was killed due to the node running low on memory (OOM).\nRefer to the documentation."
+    assert "memory is full" in actors_module._why(RuntimeError(long))
+    assert actors_module._why(RuntimeError("it died\nof something else\n")) == "of something else"
+
+
 # With Ray
 
 

@@ -324,7 +324,7 @@ class Actors:
         if actor.opening is not None:
             self._failures += 1
             if self._failures >= FAILURES:
-                why = _last_line(error)
+                why = _why(error)
                 raise Error(f"{FAILURES} workers in a row died while they opened: {why}; {RESUME}")
         alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         gone = bool(actor.node) and actor.node not in alive
@@ -417,6 +417,13 @@ def _signals_kept() -> Iterator[None]:
 
 def _first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _why(error: BaseException) -> str:
+    """Why an actor died. Ray explains at length how to tune it where a node's memory is full."""
+    if "out of memory" in str(error) or "OOM" in str(error):
+        return "Ray ended them, because their node's memory is full; give it fewer cores (`ray start --num-cpus`)"
+    return _last_line(error)
 
 
 def _last_line(error: BaseException) -> str:

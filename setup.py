@@ -14,7 +14,7 @@ setup(
                 f"src/pfedsim/backends/csrc/{name}"
                 for name in (
                     *("kernels.h", "net.h", "kernels.inc", "tiles.inc", "conv.inc"),
-                    *("depthwise.inc", "stages.inc", "pools.inc", "draws.inc"),
+                    *("depthwise.inc", "stages.inc", "pools.inc", "draws.inc", "means.inc"),
                 )
             ],
             # -ffp-contract=off: the same bits from every compiler's idea of what may be fused; never -ffast-math

@@ -437,7 +437,7 @@ def test_a_vector_in_any_order_works() -> None:
 
 def test_mix_has_the_bits_of_the_mean_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(9)
-    for size, count, means in ((1, 1, 1), (5, 3, 2), (62094, 11, 10), (1027, 40, 17)):
+    for size, count, means in ((1, 1, 1), (5, 3, 2), (62094, 11, 10), (1027, 40, 17), (133, 2100, 24)):
         rows = list(torch.randn(count, size) * 100)
         table = [
             [0.1 + 3.7 * k + m if (k + m) % 3 else 0.0 for k in range(count)] for m in range(1, means + 1)
@@ -456,6 +456,9 @@ def test_mix_has_the_bits_of_the_mean_without_the_library(monkeypatch: pytest.Mo
 def test_a_row_that_weighs_nothing_is_not_looked_at() -> None:
     broken, whole = torch.full((9,), float("nan")), torch.ones(9)
     assert native.mix([broken, whole], [[0.0, 2.0]])[0].equal(whole)
+    table = [[float(m == 3), 2.0] for m in range(9)]  # eight of them together
+    for m, mean in enumerate(native.mix([broken, whole], table)):
+        assert mean.isnan().all() if m == 3 else mean.equal(whole)
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
@@ -688,7 +691,7 @@ def test_a_mean_has_the_same_bits_on_any_number_of_threads(
 ) -> None:
     draw = torch.Generator().manual_seed(rows)
     held = [torch.randn(thousands * 512 + more, generator=draw) for _ in range(rows)]
-    table = torch.rand(2, rows, generator=draw).tolist()
+    table = torch.rand(10, rows, generator=draw).tolist()
     for one, several in zip(native.mix(held, table), native.mix(held, table, threads), strict=True):
         assert one.equal(several)
 

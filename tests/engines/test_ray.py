@@ -4,6 +4,7 @@ a real Ray run where it is installed: pip install 'pfedsim[ray]' && python -m py
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -245,6 +246,12 @@ def test_calls_hold_about_equal_numbers_of_samples_and_the_largest_clients_come_
     assert len(groups) <= 10
 
 
+def test_of_a_full_memory_one_sentence_is_told_and_not_how_to_tune_ray() -> None:
+    long = "The actor died.\nTask was killed due to the node running low on memory (OOM).\nRefer to the documentation."
+    assert "memory is full" in actors_module._why(RuntimeError(long))
+    assert actors_module._why(RuntimeError("it died\nof something else\n")) == "of something else"
+
+
 # With Ray
 
 
@@ -396,6 +403,57 @@ def test_when_nothing_is_left_to_run_on_the_message_says_how_to_resume(
         list(ray.run("train", _works(small.session())))
     ray.close()
     others.close()
+
+
+@with_ray
+def test_a_driver_that_ray_ends_says_how_to_go_on(tmp_path: Path) -> None:
+    """Ray ends a driver at once when the node daemon beside it dies; no Python code runs any more."""
+    words = ["--clients", "4", "--rounds", "100000", "--epochs", "1", "--workers", "1", "--engine", "ray"]
+    driver = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "pfedsim",
+            "run",
+            "--method",
+            "fedavg",
+            "--out",
+            str(tmp_path / "a"),
+            *words,
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        while not list((tmp_path / "a").glob("checkpoint/*.json")):
+            assert driver.poll() is None, driver.communicate()
+            time.sleep(0.1)
+        (raylet,) = [pid for pid in _children(driver.pid) if _name(pid) == "raylet"]
+        os.kill(raylet, signal.SIGKILL)
+        _, said = driver.communicate(timeout=120)
+    finally:
+        driver.kill()
+    assert driver.returncode == 1
+    assert "the checkpoint stays: `pfedsim resume RUN`" in said
+    assert list((tmp_path / "a").glob("checkpoint/*.json"))
+
+
+def _children(parent: int) -> list[int]:
+    """The processes that this one has started."""
+    return [int(p.name) for p in Path("/proc").glob("[0-9]*") if _stat(p)[1:2] == [str(parent)]]
+
+
+def _stat(place: Path) -> list[str]:
+    try:
+        return (place / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def _opening(digits: Federation, **changes: Any) -> tuple[cluster.Opening, Any]:

@@ -1,4 +1,5 @@
 import math
+from itertools import combinations
 
 import pytest
 import torch
@@ -6,7 +7,7 @@ import torch
 from pfedsim.core.method import Reply, ServerState
 from pfedsim.core.rows import Pairs, Rows
 from pfedsim.methods import parse
-from pfedsim.methods.pfedsim import Personalization, similarity
+from pfedsim.methods.pfedsim import Personalization, similarities, similarity
 
 
 def written_out(a, b, form):
@@ -91,6 +92,21 @@ def test_clamp_is_by_class_in_the_paper_and_of_the_mean_in_the_reference():
     phi, other = torch.eye(2), torch.tensor([[1.0, 1.0], [0.0, -1.0]])
     assert similarity(phi, other, "classwise") == pytest.approx(-math.log(1 - math.sqrt(0.5)) / 2, rel=1e-6)
     assert similarity(phi, other, "mean") == 0  # (0.71 - 1) / 2 < 0
+
+
+@pytest.mark.parametrize("form", ["classwise", "mean", "constant"])
+@pytest.mark.parametrize("shape", [(10, 84), (10, 1280), (1, 7), (62, 3)])
+def test_all_pairs_at_once_have_the_bits_of_two_alone(form, shape):
+    draw = torch.Generator().manual_seed(2)
+    phi = [torch.randn(shape, generator=draw) + 0.2 for _ in range(9)]
+    found = similarities(phi, form)
+    assert [len(row) for row in found] == list(range(8, 0, -1))
+    for i, j in combinations(range(9), 2):
+        a, b = phi[i].double(), phi[j].double()
+        cosine = (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1) + 1e-8)
+        cosine = cosine.mean(0, keepdim=True) if form == "mean" else cosine
+        alone = float(-torch.log(1 - cosine.clamp(0, 1 - 1e-6)).mean())
+        assert found[i][j - i - 1] == (1.0 if form == "constant" else alone)
 
 
 def test_only_pairs_that_met_are_renewed(small_fed):

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, reduce
 from math import prod
+from operator import add
 from pathlib import Path
 
 import torch
@@ -66,7 +67,7 @@ def _library() -> ctypes.CDLL | None:
             "space": ([p, n, n], n),
             "peak": ([c, n], n),
             "draw": ([p, d, n, p], None),
-            "mix": ([p, p, p, n, n, n, n, p], None),
+            "mix": ([p, p, p, n, n, n, n, p], ctypes.c_int),
             "squares": ([p, p, p, n], d),
             "move": ([p, p, d, n], None),
         }
@@ -121,18 +122,16 @@ def mix(rows: Sequence[Tensor], table: Sequence[Sequence[float]], threads: int =
         or {row.shape for row in held} != {held[0].shape}
     ):
         raise ValueError(f"means of {len(rows)} rows by lines of {[len(line) for line in table]} weights")
-    totals = []
-    for line in table:
-        total = 0.0  # one by one: sum() of floats compensates from Python 3.12 on
-        for weight in line:
-            total += weight
-        totals.append(total)
+    totals = [reduce(add, line, 0.0) for line in table]  # sum() of floats compensates from Python 3.12 on
     means = [torch.empty_like(held[0]) for _ in table]
     weights = torch.tensor(table, dtype=torch.float64)
     sums = torch.tensor(totals, dtype=torch.float64)
     size = held[0].numel()
     out = _pointers(means)
-    library.pfedsim_mix(_pointers(held), _at(weights), _at(sums), len(held), len(means), size, threads, out)
+    if library.pfedsim_mix(
+        _pointers(held), _at(weights), _at(sums), len(held), len(means), size, threads, out
+    ):
+        raise MemoryError(f"the means of {len(held)} rows ran out of memory; use fewer clients")
     return means
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import islice
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class Rows:
         held = [i for i in self.ids if any(row.get(i, 0) != 0 for row in weights.values())]
         table = []
         for row in weights.values():
-            others = sum(row[i] for i in sorted(row) if i not in self._own)
-            table.append([*(row.get(i, 0.0) for i in held), others])
+            others = sum(row[i] for i in sorted(row.keys() - self._own.keys()))
+            table.append([*map(row.get, held, repeat(0.0)), others])
         return dict(
             zip(weights, weighted_means([*(self._own[i] for i in held), self.default], table), strict=True)
         )

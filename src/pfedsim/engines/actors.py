@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pfedsim.engines.last_words import LastWords
 from pfedsim.errors import Error
 
 NEEDED = "the engine 'ray' needs Ray, which is not installed: pip install 'pfedsim[ray]'"
@@ -26,7 +27,11 @@ TRUST = (
     "Ray lets everyone who reaches its ports run code, unless token authentication is on: fence the ports of "
     "{} (docs/cluster.md says how)"
 )
-RESUME = "the checkpoint stays: `pfedsim resume RUN` continues the run on this or another cluster"
+RESUME = (
+    "the checkpoint stays: `pfedsim resume RUN` continues a run on this or another cluster, the same command as "
+    "before a comparison"
+)
+ENDED = "pfedsim: this process was ended, by Ray if the node under it or the head node died; " + RESUME
 PATIENCE = 60.0  # seconds without any worker before a run gives up
 FIRST = 300.0  # the same before the first has opened: a node may import torch from a slow disk
 WINDOW = 2  # calls that an actor has at once: the next is there when one ends
@@ -184,6 +189,7 @@ class Actors:
         self._stored: dict[str, Any] = {}  # what all actors read, in the object store
         self._ours = False  # whether this object started or joined Ray
         self._kind: Any = None
+        self._last_words: LastWords | None = None
         self._started = self._failures = 0
         self._usable = 0.0  # when an actor was last open
         self.notes: list[str] = []
@@ -194,7 +200,8 @@ class Actors:
         self.connect()
         import ray
 
-        return self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        with _connected():
+            return self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
 
     def connect(self) -> None:
         """Joins the cluster, or starts one here; nothing if it is done."""
@@ -208,6 +215,7 @@ class Actors:
         with _signals_kept():
             if not ray.is_initialized():
                 self._join(ray)
+        self._last_words = LastWords(ENDED)
         options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "concurrency_groups": {LOOK: 1}}
         self._kind = ray.remote(**options)(Host)
         self._usable = time.monotonic() + FIRST - PATIENCE
@@ -261,12 +269,10 @@ class Actors:
 
         refs = [call.ref for actor in self._actors for call in actor.calls]
         refs += [actor.opening for actor in self._actors if actor.opening is not None]
-        try:
+        with _connected():
             ready, _ = ray.wait(refs, timeout=seconds) if refs else ([], [])
             if ready:
                 ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
-        except (ray.exceptions.RayError, ConnectionError) as error:
-            raise Error(f"the connection to Ray is lost ({_first_line(error)}); {RESUME}") from error
         came = [one for actor in list(self._actors) for one in self._looked_at(actor, set(ready))]
         self._check_alive()
         return came
@@ -318,7 +324,7 @@ class Actors:
         if actor.opening is not None:
             self._failures += 1
             if self._failures >= FAILURES:
-                why = _last_line(error)
+                why = _why(error)
                 raise Error(f"{FAILURES} workers in a row died while they opened: {why}; {RESUME}")
         alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         gone = bool(actor.node) and actor.node not in alive
@@ -374,6 +380,9 @@ class Actors:
                 ray.kill(actor.handle)
             if self._ours:
                 ray.shutdown()
+        if self._last_words is not None:
+            self._last_words.withdraw()
+            self._last_words = None
         self._actors, self._stored, self._kind, self._ours = [], {}, None, False
 
 
@@ -383,6 +392,16 @@ def _keep_to_ourselves() -> None:
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray's word for: one machine, so loopback
     if "RAY_AUTH_MODE" not in os.environ:
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+
+
+@contextlib.contextmanager
+def _connected() -> Iterator[None]:
+    import ray
+
+    try:
+        yield
+    except (ray.exceptions.RayError, ConnectionError) as error:
+        raise Error(f"the connection to Ray is lost ({_first_line(error)}); {RESUME}") from error
 
 
 @contextlib.contextmanager
@@ -398,6 +417,13 @@ def _signals_kept() -> Iterator[None]:
 
 def _first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _why(error: BaseException) -> str:
+    """Why an actor died. Ray explains at length how to tune it where a node's memory is full."""
+    if "out of memory" in str(error) or "OOM" in str(error):
+        return "Ray ended them, because their node's memory is full; give it fewer cores (`ray start --num-cpus`)"
+    return _last_line(error)
 
 
 def _last_line(error: BaseException) -> str:

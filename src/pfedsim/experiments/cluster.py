@@ -39,8 +39,8 @@ class Opening:
     make: Make
     federation: Shipped | None
     folder: str
-    config: Config
-    made_with: Mapping[str, Any]
+    made_with: Sequence[tuple[Config, Mapping[str, Any]]]
+    """what the node must share with the driver, for each method and network among the cells"""
     allow_drift: bool
 
     def open(self, arrays: Arrays | None) -> tuple[Cells | None, list[str]]:
@@ -50,7 +50,8 @@ class Opening:
             )
         os.chdir(self.folder)
         torch.set_num_threads(1)
-        notes = differences(self.config, self.made_with, self.allow_drift)
+        every = [differences(config, facts, self.allow_drift) for config, facts in self.made_with]
+        notes = list(dict.fromkeys(note for notes in every for note in notes))
         if self.federation is None:
             return Cells(self.make(None)), notes
         federation, more = self.federation.open(arrays, self.allow_drift)
@@ -95,17 +96,15 @@ def run_on_cluster(
     if not cells:
         return
     ours, arrays = shipped(federation) if federation is not None else (None, ())
-    config = cells[0].config
-    facts = manifest.made_with(config)
-    opening = Opening(make, ours, str(Path.cwd()), config, facts, allow_drift)
+    opening = Opening(make, ours, str(Path.cwd()), _facts(cells), allow_drift)
     actors = Actors(opening, arrays, address, jobs)
     _tell(watch, cells[0], [actors.notice] if actors.notice else [])
     told = 0
     waiting = deque(cells)
     left, deaths = len(cells), Counter[str]()
     try:
-        actors.start(left)
         while left:
+            actors.start(left)  # on nodes that have joined since, too
             for actor in actors.idle():
                 if waiting and not actor.calls:
                     cell = waiting.popleft()
@@ -127,6 +126,16 @@ def run_on_cluster(
                     watch(actor.calls[0].what, progress)
     finally:
         actors.close()
+
+
+def _facts(cells: Sequence[Cell]) -> list[tuple[Config, Mapping[str, Any]]]:
+    """What the nodes must share with this machine, once for each method, network, backend and device."""
+    configs = {(c.method, c.model, c.backend, c.device): c for c in (cell.config for cell in cells)}
+    # an open backend may become the native one, so its kernels count
+    facts = [
+        c.model_copy(update={"backend": "native"} if c.backend == "auto" else {}) for c in configs.values()
+    ]
+    return [(config, manifest.made_with(config)) for config in facts]
 
 
 def _tell(watch: Watch, cell: Cell, notes: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import chain, combinations
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pfedsim.core.method import AtLeastZero, Fed, Message, Method, Reply, ServerState, Share
@@ -29,16 +29,24 @@ Form = Literal["classwise", "mean", "constant"]
 def similarity(phi_i: Tensor, phi_j: Tensor, form: Form = "classwise") -> float:
     """Eq. 3 for two classifiers, one row per class. `mean`: the logarithm of the mean cosine, as in the author's
     code. `constant`: a control that compares nothing."""
+    return similarities([phi_i, phi_j], form)[0][0]
+
+
+def similarities(classifiers: Sequence[Tensor], form: Form = "classwise") -> list[list[float]]:
+    """Eq. 3 for each classifier but the last, with every one after it."""
     import torch
 
-    if form == "constant":
-        return 1.0
-    a, b = phi_i.double(), phi_j.double()
-    cosine = (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1) + 1e-8)
-    if form == "mean":
-        cosine = cosine.mean(0, keepdim=True)
-    # the clamp gives equal classifiers -ln 1e-6 instead of infinity
-    return float(-torch.log(1 - cosine.clamp(0, 1 - 1e-6)).mean())
+    phi = torch.stack(tuple(classifiers)).double()
+    norms = phi.norm(dim=2)
+    found = []
+    for i in range(len(phi) - 1):
+        cosine = (phi[i] * phi[i + 1 :]).sum(2) / (norms[i] * norms[i + 1 :] + 1e-8)
+        if form == "mean":
+            cosine = cosine.mean(1, keepdim=True)
+        # the clamp gives equal classifiers -ln 1e-6 instead of infinity
+        like = -torch.log(1 - cosine.clamp(0, 1 - 1e-6)).mean(1)
+        found.append([1.0] * len(like) if form == "constant" else like.tolist())
+    return found
 
 
 @dataclass(frozen=True)
@@ -71,9 +79,10 @@ class Personalization(Method):
     ) -> ServerState:
         assert server.personal is not None
         phi = {r.client: fed.layout.rows(r.model) for r in replies if r.model is not None}
-        values = {}
-        for i, j in combinations(phi, 2):  # only pairs that met in this round are updated
-            values[i, j] = values[j, i] = similarity(phi[i], phi[j], self.form)
+        values = {}  # only pairs that met in this round are updated
+        met = similarities(list(phi.values()), self.form) if len(phi) > 1 else []
+        for (i, j), value in zip(combinations(phi, 2), chain.from_iterable(met), strict=True):
+            values[i, j] = values[j, i] = value
         known = server.extra.get("similarity", Pairs())
         assert isinstance(known, Pairs)
         personal = server.personal.put({r.client: r.model for r in replies if r.model is not None})

@@ -1,8 +1,10 @@
 // The plain C interface. Every function that can fail returns 0, or -1 when memory ran out.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -21,6 +23,25 @@ int guarded(const Work& work) {
   } catch (const std::exception&) {
     return -1;
   }
+}
+
+std::vector<pfedsim::Takers> takers_of(const double* weights, int64_t count, int64_t means) {
+  std::vector<pfedsim::Takers> found;
+  for (int64_t first = 0; first + pfedsim::TOGETHER <= means; first += pfedsim::TOGETHER) {
+    found.push_back({first, true, {}});
+    for (int64_t r = 0; r < count; r++) {
+      int64_t here = 0;
+      for (int64_t j = 0; j < pfedsim::TOGETHER; j++) here += weights[(first + j) * count + r] != 0;
+      if (here) found.back().rows.push_back((int32_t)r);
+      found.back().all &= here == 0 || here == pfedsim::TOGETHER;
+    }
+  }
+  return found;
+}
+
+// How many entries of all rows stay in half a second cache; vectors want at least 64.
+int64_t stretch_of(int64_t count) {
+  return std::clamp<int64_t>((512 << 10) / 4 / std::max<int64_t>(1, count) / 16 * 16, 64, pfedsim::STRETCH);
 }
 }  // namespace
 
@@ -101,18 +122,24 @@ EXPORT int64_t pfedsim_peak(const char* name, int64_t turns) {
   return pfedsim::kernels(name)->peak(turns, &sink);
 }
 
-// Each thread takes some of the entries, so that their number changes no bit.
-EXPORT void pfedsim_mix(const float* const* rows, const double* weights, const double* totals, int64_t count, int64_t means,
-    int64_t size, int64_t threads, float* const* out) {
-  const auto mix = pfedsim::kernels("auto")->mix;
-  const int64_t share = (size / threads + 1023) / 1024 * 1024;
-  std::vector<std::thread> others;
-  int64_t at = 0;
-  guarded([&] {
-    for (; at + share < size; at += share) others.emplace_back(mix, rows, weights, totals, count, means, at, at + share, out);
+// Each thread takes some of the entries, so that their number changes no bit. Not 0: there is no memory for it.
+EXPORT int pfedsim_mix(const float* const* rows, const double* weights, const double* totals, int64_t count, int64_t means, int64_t size,
+    int64_t threads, float* const* out) {
+  return guarded([&] {
+    const auto mix = pfedsim::kernels("auto")->mix;
+    const pfedsim::Mix what{rows, weights, totals, count, means, stretch_of(count), out, takers_of(weights, count, means)};
+    const int64_t room = what.takers.empty() ? 0 : count * what.stretch;
+    const int64_t share = ((size + threads - 1) / threads + 1023) / 1024 * 1024;
+    std::vector<float> rooms(threads * room);
+    std::vector<std::thread> others;
+    int64_t at = 0;
+    guarded([&] {
+      for (float* own = rooms.data() + room; at + share < size; at += share, own += room)
+        others.emplace_back(mix, std::cref(what), at, at + share, own);
+    });
+    mix(what, at, size, rooms.data());  // what is left, or could not have a thread
+    for (std::thread& other : others) other.join();
   });
-  mix(rows, weights, totals, count, means, at, size, out);  // what is left, or could not have a thread
-  for (std::thread& other : others) other.join();
 }
 
 EXPORT double pfedsim_squares(const float* row, const float* start, const int64_t* spans, int64_t count) {

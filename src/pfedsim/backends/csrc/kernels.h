@@ -3,6 +3,7 @@
 // starts `plane` floats after the one before, its rows have no gap. Every buffer can be read one vector beyond its end.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 namespace pfedsim {
 
@@ -15,6 +16,25 @@ struct Conv {
   int64_t y_plane;                    // floats to the next channel of the output and of its gradient
   int64_t by_plane, by_row, margin;   // gradient by output as conv_by_input reads it: zero columns on both sides of a row
   int64_t in_plane;                   // floats to the next channel of the gradient by the input
+};
+
+enum { TOGETHER = 8, STRETCH = 256 };  // means side by side; entries of a row, at most
+
+// Which rows have a weight in any of these TOGETHER means; `all`: in each of them.
+struct Takers {
+  int64_t first;
+  bool all;
+  std::vector<int32_t> rows;
+};
+
+// out[m] = sum_r weights[m][r] * rows[r] / totals[m] in float64, term by term, fused multiply-adds: the bits of torch's add_(alpha); what
+// weighs nothing is left out.
+struct Mix {
+  const float* const* rows;
+  const double *weights, *totals;
+  int64_t count, means, stretch;  // rows, means, and entries of a row that are looked at together
+  float* const* out;
+  std::vector<Takers> takers;
 };
 
 struct Work {  // room for one call
@@ -98,11 +118,8 @@ struct Kernels {
   // one SGD step in the order of roundings of pfedsim.client.train; velocity is null without momentum
   void (*update)(float* theta, const float* gradient, float* velocity, int64_t count, float lr, float momentum,
       float decay);
-  // out[m] = sum_r weights[m][r] * rows[r] / totals[m] in float64, term by term, fused multiply-adds: the bits of torch's add_(alpha);
-  // what weighs nothing is left out
-  // only entries `first` to `last`
-  void (*mix)(const float* const* rows, const double* weights, const double* totals, int64_t count, int64_t means, int64_t first,
-      int64_t last, float* const* out);
+  // entries `from` to `to` of the means; `room`: for a stretch of every row, if there are eight means
+  void (*mix)(const Mix&, int64_t from, int64_t to, float* room);
   // the sum of squares of row - start, or of row where start is null, over spans of entries (first, last) in float64; every set of
   // kernels has the same bits. No sum of squares of floats overflows, so it is finite exactly if all of these differences are
   double (*squares)(const float* row, const float* start, const int64_t* spans, int64_t count);

@@ -166,9 +166,8 @@ class _Reader:
         shape = (node.target == "size" and len(node.args) == 1) or (
             node.target is getattr and node.args[1:] == ("shape",)
         )
-        first = node.target == "size" and node.args[1:] == (0,)
-        if node.target is operator.getitem and node.args[0] in self.sizes:
-            first = node.args[1] == 0
+        of_sizes = node.target is operator.getitem and node.args[0] in self.sizes
+        first = node.args[1:] == (0,) and (node.target == "size" or of_sizes)
         if shape:
             self.sizes.add(node)
         if first:

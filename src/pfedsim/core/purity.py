@@ -87,7 +87,7 @@ PUT_BACK: dict[str, Callable[[Any], object]] = {
 }
 
 
-def public(fed: Fed) -> dict[str, Tensor]:
+def public(fed: Fed) -> dict[str, Any]:
     """The tensors that every hook can reach through `fed`."""
     masks = ("head", "body", "norm", "buffers", "trainable")
     return {"initial": fed.initial, **{f"layout.{name}": getattr(fed.layout, name) for name in masks}}

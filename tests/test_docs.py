@@ -6,21 +6,25 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from dataclasses import fields
 from pathlib import Path
 from typing import Literal
 
+import hospitals
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 from small import job, module, normal, session
 from torch.nn.functional import cosine_similarity, cross_entropy
+from typer.testing import CliRunner
 
 from pfedsim.cli.app import app
 from pfedsim.core import method as method_module
 from pfedsim.core.job import Batch, Job
 from pfedsim.core.method import Fed, Memory, Message, Phase
 from pfedsim.dev.conformance import check
+from pfedsim.errors import Notice
 from pfedsim.methods import METHODS, parse
 
 ROOT = Path(__file__).parent.parent
@@ -247,3 +251,20 @@ def test_the_repository_names_no_machine():
         if path.suffix in (".py", ".md", ".toml", ".txt", ".cff", "") and name != "tests/test_docs.py":
             text = path.read_text()
             assert not re.search(r"/work/|/root/|/opt/|\.internal\b", text), name
+
+
+def test_the_page_on_tables_runs_as_written(tmp_path, monkeypatch):
+    pytest.importorskip("pandas")
+    page = (ROOT / "docs" / "tables.md").read_text()
+    hospitals.write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PFEDSIM_DATA", "sets")
+    found = commands(page)
+    assert len(found) == 7
+    for command in found:
+        done = CliRunner().invoke(app, shlex.split(command)[1:])
+        assert done.exit_code == 0, f"{command}: {done.output} {done.exception}"
+    (block,) = blocks(page)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Notice)
+        exec(block, {})

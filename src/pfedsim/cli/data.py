@@ -152,7 +152,7 @@ def add(
     path: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH...",
+            metavar="PATH",
             help="a folder of images, a .npz file, or the .csv or .parquet files of a table",
         ),
     ],
@@ -223,7 +223,7 @@ def add(
 @app.command()
 def profile(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="the .csv or .parquet files of a table")
+        list[Path], typer.Argument(metavar="FILE", help="the .csv or .parquet files of a table")
     ],
     label: Label = "label",
     client: Client = None,

@@ -140,3 +140,31 @@ def test_data_frames_in_and_out(model: ClientModel, files: list[Path]) -> None:
     assert list(out.index) == list(frame.index)
     assert out["class"].tolist() == model.predict(read(model, [files[1]]).x)
     np.testing.assert_allclose(out[["p(ill)", "p(well)"]].sum(axis=1), 1)
+
+
+def test_clients_go_by_their_names(run: Run, files: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    from pfedsim.report.data import write_tables
+    from pfedsim.report.run_page import run_page
+
+    frame = run.to_pandas()
+    assert dict(zip(frame["client"], frame["name"], strict=True)) == dict(enumerate(hospitals.NAMES))
+    federation = pfedsim.federate(files, label="outcome", missing="mean")
+    labels = write_tables(federation, tmp_path)[1].read_text().splitlines()
+    assert labels[0] == "client,name,ill,well"
+    assert labels[4] == "3,west,40,0"
+    assert "<td>3</td><td>west</td>" in run_page(run)
+
+
+def test_a_node_of_a_cluster_gets_the_recipe(files: list[Path]) -> None:
+    from pfedsim.runs.cluster import shipped
+
+    federation = pfedsim.federate(files, label="outcome", missing="mean")
+    travels, arrays = shipped(federation)
+    there, notes = travels.open(arrays, False)
+    assert there is not None
+    assert (there.data.recipe, there.data.digest, notes) == (
+        federation.data.recipe,
+        federation.data.digest,
+        [],
+    )

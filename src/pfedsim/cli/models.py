@@ -60,15 +60,17 @@ def export(
         console.print(f"running the code of {described(network)}", highlight=False, soft_wrap=True)
     federation = write.load_federation(loaded, data_dir) if onnx or pt2 or samples else None
     missing = sorted(loaded.index.get("missing", ())) if client is None else []
+    names = loaded.client_names()
     numbers = range(loaded.summary["clients"]) if client is None else [loaded.number_of(client)]
     for number in (n for n in numbers if n not in missing):
         place = out if client is not None else out / f"client-{number:05d}"
         written = write.export(
             loaded, number, place, federation=federation, onnx=onnx, pt2=pt2, samples=samples
         )
-        console.print(str(written), highlight=False, soft_wrap=True)
+        who = "" if names is None else f": {names[number]}"
+        console.print(f"{written}{who if client is None else ''}", highlight=False, soft_wrap=True)
     if missing:
-        absent = ", ".join(map(str, missing))
+        absent = ", ".join(str(n) if names is None else names[n] for n in missing)
         console.print(
             f"no model of clients {absent}: events.jsonl says why", highlight=False, soft_wrap=True
         )

@@ -357,7 +357,8 @@ class Run:
         return ClientModel(module, *constants, fill, index.get("columns"), recipe, ranges)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """clients.csv as a DataFrame with one row per value; confusion matrices are left out."""
+        """clients.csv as a DataFrame with one row per value, and the clients' names if they have some; confusion
+        matrices are left out."""
         try:
             import pandas
         except ImportError:
@@ -365,7 +366,10 @@ class Run:
         rows = [
             {**r, "value": float(r["value"] or "nan")} for r in self.clients() if r["metric"] != "confusion"
         ]
-        return pandas.DataFrame(rows).astype({"round": int, "client": int})
+        found = pandas.DataFrame(rows).astype({"round": int, "client": int})
+        if (names := self.client_names()) is not None:
+            found.insert(2, "name", [names[k] for k in found["client"]])
+        return found
 
 
 def _json(path: Path, *needed: str) -> dict[str, Any]:

@@ -260,6 +260,10 @@ BAD = {
         "has no column 'label' (--label of `pfedsim data add`)",
     ),
     "values for names": (["63,1\n4,5\n"], "its first line holds values, not names"),
+    "words for names": (
+        [rows([SECRET, "q"] * 6, ["x", "label"] * 6, head=f"{SECRET},label")],
+        "2 values instead of",
+    ),
     "one class": (
         [rows([1, 2, 3], [SECRET] * 3, head="a,label")],
         "column 'label' has only one class in all 3 rows",
@@ -339,6 +343,13 @@ def test_every_bad_table_gets_one_sentence_without_its_cells(tmp_path: Path, nam
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
     assert SECRET.casefold() not in str(caught.value).casefold()
+
+
+def test_a_heading_that_is_data_is_not_shown(tmp_path: Path) -> None:
+    (path,) = written(tmp_path, f"F,{SECRET},ill\n" * 3 + "M,x,well\n" * 3)
+    with pytest.raises(Error, match="its first line holds values, not names") as caught:
+        data.read(str(path))
+    assert SECRET not in str(caught.value)
 
 
 def test_all_problems_of_all_files_come_at_once(tmp_path: Path) -> None:

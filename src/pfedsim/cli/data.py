@@ -58,11 +58,15 @@ def list_(data_dir: DataDir = None) -> None:
         table.add_row(name, known.about, here, how)
     for name, file in own.added(where).items():
         try:
-            path = Path(own.load(file).path)
+            mine = own.load(file)
+            path = Path(mine.path)
         except Error as error:
             table.add_row(name, str(error), "unreadable", "")
             continue
-        table.add_row(name, f"added: {path}", size(_bytes(path)) if path.exists() else "gone", "")
+        every = [path, *map(Path, mine.more)]
+        there = all(p.exists() for p in every)
+        more = f" and {len(mine.more)} more" if mine.more else ""
+        table.add_row(name, f"added: {path}{more}", size(sum(map(_bytes, every))) if there else "gone", "")
     weights = where / "mobilenet-v2"
     table.add_row(
         "mobilenet-v2",

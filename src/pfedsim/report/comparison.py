@@ -234,8 +234,11 @@ def _pictures(comparison: Comparison) -> list[Figure]:
 
 def _client_names(comparison: Comparison) -> list[str] | None:
     """The names of the clients, if the data name them and all runs have the same clients."""
-    found = [run.client_names() for by_seed in comparison.runs.values() for run in by_seed.values()]
-    return found[0] if found and all(names == found[0] for names in found) else None
+    runs = [run for by_seed in comparison.runs.values() for run in by_seed.values()]
+    if any("partition.json" not in run.files for run in runs):
+        return None
+    found = [run.client_names() for run in runs]
+    return found[0] if all(names == found[0] for names in found) else None
 
 
 def long_csv(comparison: Comparison) -> str:

@@ -20,7 +20,7 @@ from pfedsim.errors import Error
 
 CELL = 120  # bytes of a cell while it is read: its text, its code and its number
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-SAMPLE = 200  # lines from which the separator is found out
+SAMPLE, ENOUGH = 200, 1 << 18  # lines, and characters, from which the separator is found out
 PARQUET_ROWS = 10_000  # converted at a time
 BOMS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")
@@ -88,7 +88,7 @@ def _texts(cells: Iterable[Any]) -> Iterator[str]:
 
 def _csv(path: Path) -> Sheet:
     try:
-        memory.need(path, 2 * path.stat().st_size)
+        memory.need(path, 6 * path.stat().st_size)
         content = path.read_bytes()
     except OSError as error:
         raise Error(f"{path} cannot be read: {error.strerror}") from error
@@ -107,11 +107,16 @@ def _csv(path: Path) -> Sheet:
     ):
         heading.pop()
     memory.need(path, (text.count("\n") + 1) * len(heading) * CELL)
-    odd = sum(is_value(name) for name in heading if name)
     names = [name or f"column {k}" for k, name in enumerate(heading, 1)]
     columns, ragged, count = _gathered(rows, len(names))
     if not count:
         raise Error(f"{path} has no rows below its heading")
+    again = _again(names, columns)
+    odd = sum(
+        is_value(name) or (2 * again > len(names) and name in raw.words)
+        for name, raw in zip(heading, columns, strict=True)
+        if name
+    )
     said = f"{encoding}, separated by {SEPARATORS[separator]}"
     return Sheet(
         path.name,
@@ -123,6 +128,11 @@ def _csv(path: Path) -> Sheet:
         odd,
         path.stem,
     )
+
+
+def _again(names: Sequence[str], columns: Sequence[Raw]) -> int:
+    """How many names come again among the cells of their column, as they do if the first line holds values."""
+    return sum(name in raw.words for name, raw in zip(names, columns, strict=True))
 
 
 def _gathered(rows: Iterator[list[str]], width: int) -> tuple[list[Raw], list[int], int]:
@@ -170,7 +180,7 @@ def _separator(text: str) -> tuple[str, str]:
     first, _, rest = text.partition("\n")
     if (named := re.fullmatch(r'"?sep=([,;\t|])"?\r?', first)) is not None:
         return named[1], rest
-    lines = text.splitlines(keepends=True)[:SAMPLE]
+    lines = text[:ENOUGH].splitlines(keepends=True)[: SAMPLE if len(text) <= ENOUGH else -1][:SAMPLE]
     best, most = ",", (0.0, 0)
     for separator in SEPARATORS:
         try:

@@ -339,6 +339,13 @@ def test_all_problems_are_listed_below_one_another(tmp_path: Path) -> None:
     assert not (tmp_path / "sets").exists()
 
 
+def test_a_table_too_small_to_be_divided_is_shown_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("age,label\n40,x\n50,y\n")
+    done = CliRunner().invoke(app, ["data", "profile", "t.csv"])
+    assert "age" in done.stdout
+    assert "2 clients with at least 10 samples need 20" in str(done.exception)
+
+
 def test_what_profile_and_add_refuse_of_tables(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,label\n" + "4,x\n5,y\n" * 9)
     (tmp_path / "t.npz").write_bytes(b"")

@@ -120,6 +120,15 @@ def test_a_file_without_some_columns_or_all(model: ClientModel, tmp_path: Path) 
         read(model, [tmp_path / "new.csv"])
 
 
+def test_cells_that_can_be_read_in_two_ways_are_warned_of(model: ClientModel, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text('sex,age,chol\nF,50,"1,500"\nM,60,"2,000"\n')
+    said = " | ".join(read(model, [tmp_path / "new.csv"]).warnings)
+    assert (
+        "column 'chol', 2 cells (rows 1, 2): a comma before three digits may separate thousands or decimals"
+        in said
+    )
+
+
 def test_missing_cells_are_filled_though_training_had_none(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     lines = [f"{draw.integers(30, 80)},{draw.integers(100)},{k % 2}" for k in range(60)]

@@ -10,7 +10,7 @@ import numpy as np
 
 from pfedsim.data.tables import problems
 from pfedsim.data.tables.cells import MISSING, date_text
-from pfedsim.data.tables.problems import Problems
+from pfedsim.data.tables.problems import UNCLEAR, Problems
 from pfedsim.data.tables.recipe import Recipe, Step
 from pfedsim.data.tables.sheets import Sheet, shown
 from pfedsim.data.tables.table import columns_of, label_names
@@ -46,6 +46,11 @@ def rows_of(sheet: Sheet, recipe: Recipe, ranges: Ranges | None = None) -> Rows:
     columns = {name: one.column for name, one in found.items()}
     x, unknown = recipe.apply(columns, sheet.rows)
     labels, said = _labels(sheet, recipe)
+    said += [
+        f"column {shown([name])}, {len(these):,} cell{'s' * (len(these) != 1)} ({problems.rows(these)}): {UNCLEAR[why]}"
+        for name, one in found.items()
+        for why, these in one.unclear.items()
+    ]
     warnings = [*said, *_absent(sheet, recipe, ranges), *_unknown(recipe, unknown, sheet.rows)]
     warnings += [*_outside(recipe, x, ranges), *_mostly_missing(recipe, x)]
     return Rows(x, labels, warnings)

@@ -13,6 +13,7 @@ from pfedsim.data.tables import problems, table
 from pfedsim.data.tables.cells import GONE
 from pfedsim.data.tables.recipe import WHY
 from pfedsim.data.tables.sheets import Sheet
+from pfedsim.errors import Error
 
 FEW_CLASSES = 10
 
@@ -71,7 +72,10 @@ def profile(sheets: Sequence[Sheet], asked: table.Asked, name: str) -> Profile:
     if problems.of(table.opened(sheets, filled)):
         return Profile(files, wrong, None)
     data = table.read(sheets, filled, name)
-    return Profile(files, wrong, federate(check({"data": name}), data=data))
+    try:
+        return Profile(files, wrong, federate(check({"data": name}), data=data))
+    except Error as error:  # too few rows for the default split
+        return Profile(files, [*wrong, str(error)], None)
 
 
 def _count(found: object) -> str:

@@ -6,21 +6,25 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from dataclasses import fields
 from pathlib import Path
 from typing import Literal
 
+import hospitals
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 from small import job, module, normal, session
 from torch.nn.functional import cosine_similarity, cross_entropy
+from typer.testing import CliRunner
 
 from pfedsim.cli.app import app
 from pfedsim.core import method as method_module
 from pfedsim.core.job import Batch, Job
 from pfedsim.core.method import Fed, Memory, Message, Phase
 from pfedsim.dev.conformance import check
+from pfedsim.errors import Notice
 from pfedsim.experiments.board import load as load_board
 from pfedsim.methods import METHODS, parse
 from pfedsim.runs.config import TABLES, Config
@@ -289,3 +293,20 @@ def test_the_board_of_the_guide_can_be_read(tmp_path):
     board = load_board(str(tmp_path / "mine.toml"))
     assert board.names == ["skewed", "even"]
     assert board.words(board.place("even"), "fedavg")["lr_decay"] == 0.99
+
+
+def test_the_page_on_tables_runs_as_written(tmp_path, monkeypatch):
+    pytest.importorskip("pandas")
+    page = (ROOT / "docs" / "tables.md").read_text()
+    hospitals.write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PFEDSIM_DATA", "sets")
+    found = commands(page)
+    assert len(found) == 7
+    for command in found:
+        done = CliRunner().invoke(app, shlex.split(command)[1:])
+        assert done.exit_code == 0, f"{command}: {done.output} {done.exception}"
+    (block,) = blocks(page)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Notice)
+        exec(block, {})

@@ -1,4 +1,5 @@
-"""A short form of benchmarks/fuzz.py: no file and no configuration ends in a traceback."""
+"""Short forms of benchmarks/fuzz.py and raw_tables.py: no file and no configuration ends in a traceback, and no message
+shows a cell."""
 
 from __future__ import annotations
 
@@ -9,18 +10,22 @@ from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parent.parent / "benchmarks" / "fuzz.py"
+SCRIPTS = Path(__file__).parent.parent / "benchmarks"
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def fuzz() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fuzz", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["fuzz"] = module
-    spec.loader.exec_module(module)
-    return module
+    return script("fuzz")
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +53,22 @@ def test_a_traceback_is_seen(fuzz: ModuleType) -> None:
     outcome, words = fuzz._outcome(lambda: {}["missing"], "read")
     assert outcome == "traceback"
     assert "KeyError" in words
+
+
+def test_raw_tables() -> None:
+    outcomes = script("raw_tables").measure(25, number=1)["outcomes"]
+    assert set(outcomes) == {"made", "refused"}
+
+
+def test_a_cell_in_a_message_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pfedsim.data.tables import problems
+
+    raw_tables = script("raw_tables")
+    good = b"age,label\n" + b"91827,qzx\n918273,qzy\n" * 6
+    assert raw_tables.outcome(tmp_path, [good], {}) == ["made"]
+    bad = b"age,label\n" + b"91827,qzx\n918273,qzx\n" * 6
+    assert raw_tables.outcome(tmp_path, [bad], {}) == ["refused"]
+    monkeypatch.setattr(
+        problems, "of", lambda files: [f"it holds {files.words('age', files.sheets[0])[0]}"]
+    )
+    assert raw_tables.outcome(tmp_path, [good], {})[1:] == ["it holds 91827"] * 2

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pfedsim.core.method import Method
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.federation import Federation
+from pfedsim.data.tables import given as tables
 from pfedsim.errors import Error
 from pfedsim.methods import METHODS, parse, settings_of
 from pfedsim.runs import config as configs
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
     from pfedsim.experiments.sweep import Sweep
 
 
-def federate(data: str | Path | DataSet = "digits", **settings: Any) -> Federation:
-    """The clients of a data set, by its name or file, or itself; `settings` as on the command line:
-    clients, alpha, partition, minimum, test, partition_seed, ..."""
-    if not isinstance(data, (str, Path, DataSet)):
-        raise Error(
-            f"federate takes the name of a data set, a file or a pfedsim.data.DataSet, not {_short(data)}; "
-            "save arrays with numpy.savez('mine.npz', x=x, y=y) and give that file"
-        )
+def federate(data: Any = "digits", **settings: Any) -> Federation:
+    """The clients of a data set, by its name or file, or itself; or of a table: a pandas DataFrame, the files of
+    several parties, or a dictionary of DataFrames by party, with label, client, drop, missing, na and types as for
+    `pfedsim data add`. `settings` as on the command line: clients, alpha, partition, minimum, test, partition_seed,
+    ..."""
+    of_table = {name: settings.pop(name) for name in tables.OPTIONS if name in settings}
+    if of_table or not isinstance(data, (str, Path, DataSet)):
+        data = tables.read(data, **of_table)
     given = _nested(settings)
     for word in configs.Config.model_fields.keys() & given.keys() - set(configs.OF_FEDERATION):
         raise Error(f"{word} is a setting of a run, not of a federation: give it to train or compare")

@@ -34,6 +34,8 @@ def arrays_in(
                 has = ", ".join(sorted(there)) or "none"
                 raise Error(f"{path} has no array {absent[0]!r}; it has {has}")
             taken = [name for name in there if wanted is None or name in wanted or name in needed]
+            for name in taken:
+                _check_objects(path, packed, there[name], name)
             memory.need(path, sum(_bytes(packed, there[name]) for name in taken))
             arrays = {}
             for name in taken:
@@ -45,6 +47,19 @@ def arrays_in(
         raise
     except Exception as error:  # with a damaged file, zip, zlib, tokenize and numpy may raise anything
         raise Error(f"{path} is not a valid .npz file: {' '.join(str(error).split())[:200]}") from error
+
+
+def _check_objects(path: Path, packed: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> None:
+    """Raise an error for an array of Python objects, which only pickle could read."""
+    with packed.open(member) as file:
+        objects = _header(file)[1].hasobject
+    if objects:
+        raise Error(
+            f"{path}: the array {name!r} holds Python objects, as a list of signals of unequal lengths does; save all "
+            "steps one after another in x, as (steps, channels), and the number of steps of each signal in `length`"
+            if name == "x"
+            else f"{path}: the array {name!r} holds Python objects; convert it to numbers or text with numpy's astype"
+        )
 
 
 def _check_words(name: str, array: np.ndarray) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
+import hospitals
 import numpy as np
 import pytest
 from PIL import Image
@@ -282,7 +284,7 @@ def test_alpha_is_refused_if_the_data_name_their_clients() -> None:
 
 def test_usage_names_its_arguments() -> None:
     usage = pfedsim("data", "add", "--help").splitlines()[0]
-    assert usage.translate(str.maketrans("", "", "{}")).endswith("data add [OPTIONS] NAME PATH")
+    assert usage.translate(str.maketrans("", "", "{}")).endswith("data add [OPTIONS] NAME PATH...")
 
 
 def test_a_name_is_not_given_to_other_samples() -> None:
@@ -292,3 +294,78 @@ def test_a_name_is_not_given_to_other_samples() -> None:
     assert pfedsim("data", "add", "sites", "sites.csv") == said
     table.write_text(table.read_text().replace("7,1", "8,1"))
     assert "sites was already added with other samples" in refused("data", "add", "sites", "sites.csv")
+
+
+def test_four_hospitals_from_profile_to_predictions(tmp_path: Path) -> None:
+    files = [str(path) for path in hospitals.write(tmp_path / "h")]
+    profile = "data", "profile", *files, "--label", "outcome"
+    assert "east.csv has no column 'chol'; east.csv lacks 4 cells ('age' 4)" in refused(*profile)
+    said = pfedsim(*profile, "--missing", "mean")
+    for part in (
+        "left out: it identifies rows",
+        "days since 2018-",
+        "yes or no, ",
+        "110, 10 missing",
+        "no column",
+    ):
+        assert part in said, part
+    (recipe,) = [line for line in said.splitlines() if "recipe" in line]
+    add = "data", "add", "hospitals", *files, "--label", "outcome"
+    assert "with --missing mean" in refused(*add)
+    said = pfedsim(*add, "--missing", "mean")
+    assert "330 rows of " in said
+    assert "note: east lacks 'chol'" in said
+    assert pfedsim(*add, "--missing", "mean") == said
+    run = "run", "--data", "hospitals", "--rounds", "1", "--epochs", "1", "--workers", "1", "--out", "run"
+    assert "note: left out: 'patient_id' (it identifies rows)" in pfedsim(*run)
+    index = json.loads((tmp_path / "run" / "models" / "index.json").read_text())
+    assert f"recipe {index['recipe_digest'][:12]}," in recipe
+    pfedsim("export", "run", "--client", "west", "west")
+    done = CliRunner().invoke(app, ["predict", "west", files[3]], catch_exceptions=False)
+    assert "of 40 correct" in done.stdout
+    done = CliRunner().invoke(app, ["predict", "west", files[0]], catch_exceptions=False)
+    assert "east.csv has no column 'chol': its mean in training stands for it" in done.stderr
+
+
+def test_all_problems_are_listed_below_one_another(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("age,kind,label\n" + "40,u,x\n51,v,y\n" * 9 + "forty,u,x\n")
+    (tmp_path / "b.csv").write_text("age;kind;label\n" + "40;1;x\n51;2;y\n" * 9 + "?;1;x\n")
+    done = CliRunner().invoke(app, ["data", "profile", "a.csv", "b.csv"])
+    problems = [line for line in done.stdout.splitlines() if line.startswith("problem: ")]
+    assert [line[9:14] for line in problems] == ["a.csv", "colum", "b.csv"]
+    assert isinstance(done.exception, Error)
+    assert str(done.exception) == "3 problems, listed above, have to be solved first"
+    assert "forty" not in done.output
+    assert not (tmp_path / "sets").exists()
+
+
+def test_a_table_too_small_to_be_divided_is_shown_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("age,label\n40,x\n50,y\n")
+    done = CliRunner().invoke(app, ["data", "profile", "t.csv"])
+    assert "age" in done.stdout
+    assert "2 clients with at least 10 samples need 20" in str(done.exception)
+
+
+def test_what_profile_and_add_refuse_of_tables(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,label\n" + "4,x\n5,y\n" * 9)
+    (tmp_path / "t.npz").write_bytes(b"")
+    assert "there is no folder or file none.csv" in refused("data", "profile", "none.csv")
+    assert "t.npz is no .csv or .parquet file" in refused("data", "profile", "t.npz")
+    assert "only a table may have several files" in refused("data", "add", "x", "t.csv", "t.npz")
+    assert "types holds COLUMN=KIND, as in sex=category" in refused(
+        "data", "add", "x", "t.csv", "--types", "a"
+    )
+    assert "did you mean 'number'?" in refused("data", "add", "x", "t.csv", "--types", "a=numbers")
+    assert "did you mean 'pad'?" in refused("data", "add", "x", "t.csv", "--lengths", "padd")
+    assert "length = 0: it should be at least 1" in refused("data", "add", "x", "t.csv", "--length", "0")
+
+
+def test_a_set_without_clients_says_how_it_was_divided() -> None:
+    draw = np.random.default_rng(0)
+    np.savez("mine.npz", x=draw.normal(size=(60, 3)), y=np.arange(60) % 2)
+    quick = "--clients", "3", "--alpha", "5", "--rounds", "1", "--epochs", "1", "--workers", "1"
+    said = pfedsim("run", "--data", "mine.npz", *quick)
+    assert (
+        "note: the data name no clients: divided among 3 artificial ones (dirichlet, alpha 5, seed 42)"
+        in said
+    )

@@ -195,7 +195,6 @@ def test_own_constants(tmp_path: Path) -> None:
         ({"x": np.array([[0, np.nan], [1, np.inf]]), "y": Y[:2]}, "2 missing or infinite values"),
         ({"x": np.zeros((4, 2)), "y": Y[:3]}, "4 samples but 3 labels"),
         ({"x": np.zeros((4, 2)), "y": np.zeros((4, 2), int)}, "one label per sample"),
-        ({"x": np.zeros((4, 2)), "y": Y - 1}, "labels must start at 0; found -1"),
         ({"x": np.zeros((4, 2)), "y": Y * 0 + 1}, "y has only one class, '1'"),
         (
             {"x": np.zeros((4, 9, 9, 3), np.float32), "y": Y},
@@ -212,7 +211,7 @@ def test_own_constants(tmp_path: Path) -> None:
             "one entry for each of the 4 samples",
         ),
         ({"x": np.zeros((0, 2)), "y": Y[:0]}, "has no samples"),
-        ({"x": np.array([{}, {}], dtype=object), "y": Y[:2]}, "is not a valid .npz file"),
+        ({"x": np.array([{}, {}], dtype=object), "y": Y[:2]}, "the array 'x' holds Python objects"),
     ],
 )
 @pytest.mark.filterwarnings("error")
@@ -263,5 +262,5 @@ def test_a_set_or_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_labels_that_are_ids_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "ids.npz", x=np.zeros((3, 4)), y=np.array([5, 10**9, 7]))
-    with pytest.raises(Error, match="y reaches 1000000000 for 3 samples"):
+    with pytest.raises(Error, match="y has 3 different values for 3 samples, too many for classes"):
         data.read(str(tmp_path / "ids.npz"))

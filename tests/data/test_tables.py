@@ -101,9 +101,12 @@ def test_a_number_too_large_for_float32_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_csv(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b"\xff\xfe\x00\x01" * 9)
-    with pytest.raises(Error, match=r"x\.csv is not UTF-8; in a spreadsheet choose .CSV UTF-8."):
+    with pytest.raises(Error, match=r"x\.csv has no rows below its heading"):
         data.read(str(tmp_path / "x.csv"))
-    with pytest.raises(Error, match="cannot be read"):
+    (tmp_path / "x.csv").write_bytes(b"\x00\x01\xff" * 9)
+    with pytest.raises(Error, match=r"x\.csv is not a text file: save the table as CSV"):
+        data.read(str(tmp_path / "x.csv"))
+    with pytest.raises(Error, match="there is no file"):
         data.read(str(tmp_path / "none.csv"))
 
 

@@ -193,7 +193,7 @@ def _execute(config: Config | None, place: Path, quiet: bool, as_json: bool, **h
         if config is not None and not how.get("resume"):  # a resumed run has its own partition
             with reading(console, quiet or as_json) as tell:
                 federation = federate(config, tell=tell)
-            say_data(console, config.data, federation.data, quiet or as_json)
+            say_data(console, config.data, federation, quiet or as_json)
         with watching(console, quiet or as_json) as watch:
             result = execute(config, place, federation, watch, **how)
     if as_json:

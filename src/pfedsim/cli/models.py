@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pfedsim import escape
 from pfedsim.cli import MARKED
 from pfedsim.cli.progress import screen
 from pfedsim.errors import Error
@@ -58,15 +60,17 @@ def export(
         console.print(f"running the code of {described(network)}", highlight=False, soft_wrap=True)
     federation = write.load_federation(loaded, data_dir) if onnx or pt2 or samples else None
     missing = sorted(loaded.index.get("missing", ())) if client is None else []
+    names = loaded.client_names()
     numbers = range(loaded.summary["clients"]) if client is None else [loaded.number_of(client)]
     for number in (n for n in numbers if n not in missing):
         place = out if client is not None else out / f"client-{number:05d}"
         written = write.export(
             loaded, number, place, federation=federation, onnx=onnx, pt2=pt2, samples=samples
         )
-        console.print(str(written), highlight=False, soft_wrap=True)
+        who = "" if names is None else f": {names[number]}"
+        console.print(f"{written}{who if client is None else ''}", highlight=False, soft_wrap=True)
     if missing:
-        absent = ", ".join(map(str, missing))
+        absent = ", ".join(str(n) if names is None else names[n] for n in missing)
         console.print(
             f"no model of clients {absent}: events.jsonl says why", highlight=False, soft_wrap=True
         )
@@ -81,7 +85,10 @@ def predict(
     model: Annotated[Path, typer.Argument(metavar="OUT", help="folder of an exported model")],
     inputs: Annotated[
         list[Path],
-        typer.Argument(metavar="INPUT...", help="images, folders of images, one .csv or one .npz with x"),
+        typer.Argument(
+            metavar="INPUT...",
+            help="images, folders of images, a .npz with x, or a file of the table",
+        ),
     ],
     form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="table, csv or json")] = "table",
     resize: Annotated[
@@ -98,14 +105,14 @@ def predict(
 
     loaded = load(model, trust)
     found = samples.read(loaded, inputs, resize)
+    for warning in found.warnings:
+        print(f"pfedsim: {escape.visible(warning)}", file=sys.stderr)
     result = Predictions(found.names, loaded.classes, loaded.probabilities(found.x).tolist(), found.labels)
     if form == "table":
         console = screen()
         console.print(result.table())
         if result.right is not None:
-            share = f"{result.right} of {len(found.names)} correct"
-            console.print(
-                f"{share}: accuracy {100 * result.right / len(found.names):.2f}%", highlight=False
-            )
+            share = f"{result.right} of {result.scored} correct"
+            console.print(f"{share}: accuracy {100 * result.right / result.scored:.2f}%", highlight=False)
     else:
         print(result.csv() if form == "csv" else result.json(), end="" if form == "csv" else "\n")

@@ -69,7 +69,7 @@ DEFAULTS = {
     "minimum": "the data set's, 10 for digits, 40 for cifar10",
     "unseen": "none",
     "rounds": "the data set's, 20 for digits, 200 for cifar10",
-    "join": "1 for up to 10 clients, 0.5 for up to 29, 0.1 for more",
+    "join": "1 for up to 10 clients, 0.5 for up to 29, 0.1 for more; 1 for up to 50 that the data name",
     "planned": "rounds",
     "engine": "pool with several workers, else serial",
     "address": "a Ray of its own on this machine",

@@ -18,7 +18,7 @@ from pfedsim.plugin import location
 
 if TYPE_CHECKING:
     from pfedsim.data.cache import Tell
-    from pfedsim.data.dataset import DataSet
+    from pfedsim.data.federation import Federation
     from pfedsim.runs.config import Config
     from pfedsim.runs.execution import Progress as Done
     from pfedsim.runs.execution import Watch
@@ -91,10 +91,14 @@ def reading(console: Console, quiet: bool = False) -> Iterator[Tell]:
         yield advance
 
 
-def say_data(console: Console, name: str, data: DataSet, quiet: bool = False) -> None:
-    """Print one line on how a data set was read."""
-    if not quiet:
-        console.print(f"{Path(name).name}: {data.described()}", highlight=False, soft_wrap=True)
+def say_data(console: Console, name: str, federation: Federation, quiet: bool = False) -> None:
+    """Print how a data set was read and, if it names no clients, how it was divided."""
+    if quiet:
+        return
+    data = federation.data
+    console.print(f"{Path(name).name}: {data.described()}", highlight=False, soft_wrap=True)
+    for sentence in [*data.said, *federation.divided]:
+        console.print(f"note: {sentence}", highlight=False, soft_wrap=True)
 
 
 @contextmanager

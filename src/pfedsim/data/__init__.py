@@ -36,10 +36,15 @@ def check_name(name: str, folder: str | Path | None = None) -> None:
 
 
 def read(
-    name: str, folder: str | Path | None = None, size: int | None = None, tell: Tell = quiet
+    name: str,
+    folder: str | Path | None = None,
+    size: int | None = None,
+    tell: Tell = quiet,
+    digest: str | None = None,
 ) -> DataSet:
     """Read the data set `name`: a known or added one (in `folder`), or a `.npz`, `.csv` or `.parquet` file.
-    `size`: rescale pictures to this many pixels a side; `tell`: progress callback."""
+    `size`: rescale pictures to this many pixels a side; `tell`: progress callback; `digest`: that of the samples with
+    which a run was made, which decides how a file is read if pfedsim reads it differently today."""
     check_name(name, folder)
     where = Path(folder) if folder else data_dir()
     if name in NAMES:
@@ -49,7 +54,7 @@ def read(
 
         return load(name.removeprefix("hf:"), size)
     if name.lower().endswith(FILES):
-        return own.Own(name).read(Path(name).stem, size, tell)
+        return own.read_file(Path(name), size, tell, digest)
     return own.load(own.added(where)[name]).read(name, size, tell)
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pfedsim.data.task import Defaults, Task
 from pfedsim.errors import Error
+
+if TYPE_CHECKING:
+    from pfedsim.data.tables.recipe import Recipe
+    from pfedsim.data.tables.table import Table
 
 PART = 1 << 20  # numbers in one part of `parts`
 PICTURE = 8  # a signal with at least this many channels and steps could be a picture
@@ -78,6 +83,12 @@ class DataSet:
     defaults: Defaults = field(default_factory=Defaults)
     columns: tuple[str, ...] | None = None
     """the names of a table's columns, in order"""
+    table: Table | None = None
+    """the cells from which each partition makes its own numbers"""
+    recipe: Recipe | None = None
+    """how the numbers were made of the cells"""
+    notes: tuple[str, ...] = ()
+    """what a user should know of how it was read"""
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
@@ -91,6 +102,16 @@ class DataSet:
                 f"{self.name}: labels run from {self.y.min()} to {self.y.max()}, but there are "
                 f"{len(self.classes)} classes"
             )
+
+    def dealt(self, train: Sequence[np.ndarray]) -> DataSet:
+        """The data set when it is known which samples are each client's train part: the numbers of a table are
+        made by a recipe that only they decide."""
+        return self if self.table is None else self.table.made(self.name, train, self.defaults)
+
+    @property
+    def said(self) -> list[str]:
+        """What a user should know of how it was read, and of what became of it."""
+        return [*self.notes, *(self.recipe.said if self.recipe is not None else [])]
 
     @property
     def shape(self) -> tuple[int, ...]:

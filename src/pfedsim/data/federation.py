@@ -42,6 +42,17 @@ class Federation:
         """The names of the clients."""
         return [str(name) for name in self.partition.recipe.get("names", range(self.clients))]
 
+    @property
+    def divided(self) -> list[str]:
+        """A sentence on how the samples were divided, if the data do not name their clients."""
+        recipe = self.partition.recipe
+        if self.data.client is not None or recipe.get("kind") in (None, "given"):
+            return []
+        how = f"{recipe['kind']}, alpha {recipe['alpha']:g}" if "alpha" in recipe else f"{recipe['kind']}"
+        return [
+            f"the data name no clients: divided among {self.clients} artificial ones ({how}, seed {recipe['seed']})"
+        ]
+
     def __repr__(self) -> str:
         return f"Federation({self.data.name}, {len(self.data.y)} samples, {self.clients} clients)"
 

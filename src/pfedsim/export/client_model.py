@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,14 +14,21 @@ from pfedsim import models
 from pfedsim.backends.torch import CHUNK, normalised
 from pfedsim.core.method import Method
 from pfedsim.core.seeds import torch_seeded
-from pfedsim.errors import Error
+from pfedsim.data.tables.recipe import Recipe
+from pfedsim.data.tables.sheets import Sheet, is_frame, of_frame
+from pfedsim.errors import Error, Notice
+from pfedsim.export.rows import Ranges, Rows, rows_of
 from pfedsim.runs.network import changed
+
+if TYPE_CHECKING:
+    import pandas
 
 
 class ClientModel(nn.Module):
     """Takes samples as the data set stores them, normalises them, and returns class scores. `module` is the plain
     network; `fill`: the value for missing cells of each channel at this client, if its data had any; `columns`:
-    the names of a table's columns."""
+    the names of a table's columns; `recipe`: how rows of the original table become samples; `ranges`: those of the
+    client's own train part."""
 
     mean: Tensor
     std: Tensor
@@ -36,11 +44,14 @@ class ClientModel(nn.Module):
         std: Sequence[float],
         fill: Sequence[float] | None = None,
         columns: Sequence[str] | None = None,
+        recipe: Recipe | None = None,
+        ranges: Ranges | None = None,
     ):
         super().__init__()
         self.module = module
         self.classes, self.shape, self.dtype = tuple(classes), tuple(shape), dtype
         self.columns = None if columns is None else tuple(columns)
+        self.recipe, self.ranges = recipe, ranges
         over = (-1, *[1] * (len(self.shape) - 1))
         for name, values in (("mean", mean), ("std", std), ("fill", fill)):
             self.register_buffer(
@@ -58,7 +69,13 @@ class ClientModel(nn.Module):
         return normalised(filled, self.mean, self.std)
 
     def samples(self, x: Any) -> Tensor:
-        """Check the samples' shape and values; a model trained on bytes takes bytes, or values from 0 to 1."""
+        """Check the samples' shape and values; a model trained on bytes takes bytes, or values from 0 to 1. A DataFrame
+        holds rows of the original table."""
+        if is_frame(x):
+            rows = self.rows(of_frame(x, "the DataFrame"))
+            for warning in rows.warnings:
+                warnings.warn(warning, Notice, stacklevel=4)
+            x = self.filled(rows.x)
         frozen = isinstance(x, np.ndarray) and not x.flags.writeable  # torch warns about sharing its memory
         samples = torch.as_tensor(x.copy() if frozen else x)
         if tuple(samples.shape[1:]) != self.shape:
@@ -82,6 +99,18 @@ class ClientModel(nn.Module):
                 )
         return samples
 
+    def rows(self, sheet: Sheet) -> Rows:
+        """Rows of the original table as numbers, with labels and warnings."""
+        if self.recipe is None:
+            raise Error(
+                f"this model takes samples of shape {self.shape}, not the rows of a table with named columns"
+            )
+        return rows_of(sheet, self.recipe, self.ranges)
+
+    def filled(self, x: np.ndarray) -> np.ndarray:
+        """The rows with the means of training in place of missing cells, if the client knows nothing better."""
+        return x if self.fill is not None else np.where(np.isnan(x), self.mean.numpy(), x)
+
     def inputs(self, x: Any) -> Tensor:
         """Samples as `module` takes them: bytes scaled to 0..1, then normalised with the data set's mean and
         std."""
@@ -100,6 +129,19 @@ class ClientModel(nn.Module):
     def predict(self, x: Any) -> list[str]:
         """The name of each sample's most probable class."""
         return [self.classes[k] for k in self.scores(x).argmax(1).tolist()]
+
+    def to_pandas(self, x: Any) -> pandas.DataFrame:
+        """Predictions as a DataFrame: the most probable class of each sample, its probability, and that of each class;
+        of a DataFrame, with its index."""
+        try:
+            import pandas
+        except ImportError:
+            raise Error("to_pandas needs pandas: pip install pandas") from None
+        p = self.probabilities(x).numpy()
+        best = p.argmax(1)
+        found = {"class": [self.classes[k] for k in best], "probability": p.max(1)}
+        found |= {f"p({name})": p[:, k] for k, name in enumerate(self.classes)}
+        return pandas.DataFrame(found, index=x.index if is_frame(x) else None)
 
 
 def rebuild(

@@ -23,6 +23,11 @@ class Input(BaseModel):
     """the value for missing cells of each channel at this client; None: there must be no missing cells"""
     columns: list[str] | None = None
     """the names of a table's columns, in order, if known"""
+    recipe: dict[str, Any] | None = None
+    """how rows of the original table become samples"""
+    recipe_digest: str | None = None
+    ranges: dict[str, list[float]] | None = None
+    """by column of which this client had values, its smallest and largest number"""
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Self:

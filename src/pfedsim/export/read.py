@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as tensors_of
 
 from pfedsim import seal
+from pfedsim.data.tables.recipe import recipe_in
 from pfedsim.errors import Error
 from pfedsim.export.client_model import ClientModel, rebuild
 from pfedsim.export.config import NETWORK, TENSORS, ExportConfig
@@ -45,7 +46,12 @@ def load(path: str | Path, trust: bool = False) -> ClientModel:
         method = None if config.changed_by is None else parse(config.changed_by)
         module = rebuild(network, about.shape, len(config.classes), tensors, method, config.head)
         constants = about.shape, about.dtype, about.mean, about.std
-        return ClientModel(module, config.classes, *constants, about.fill, about.columns)
+        recipe = recipe_in(about.model_dump(), folder / "config.json")
+        if recipe is not None and list(recipe.names) != about.columns:
+            raise Error("its recipe makes other columns than the model takes")
+        return ClientModel(
+            module, config.classes, *constants, about.fill, about.columns, recipe, about.ranges
+        )
     except Error as error:
         raise Error(f"{folder} cannot be rebuilt: {error}") from error
 

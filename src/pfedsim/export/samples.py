@@ -13,9 +13,11 @@ import numpy as np
 
 from pfedsim import memory
 from pfedsim.arrays import arrays_in
+from pfedsim.data.own import TABLES
 from pfedsim.data.readers import tables
 from pfedsim.data.readers.npz import samples_of
 from pfedsim.data.readers.pictures import SUFFIXES, image_in, pixels_of, rescaled
+from pfedsim.data.tables import sheets
 from pfedsim.errors import Error
 from pfedsim.export.client_model import ClientModel
 
@@ -29,6 +31,7 @@ class Samples:
     names: list[str]
     x: np.ndarray
     labels: list[str] | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def read(model: ClientModel, sources: Sequence[Path], resize: bool = False) -> Samples:
@@ -38,6 +41,8 @@ def read(model: ClientModel, sources: Sequence[Path], resize: bool = False) -> S
         raise Error(f"there is no file or folder {missing[0]}")
     if [path.suffix.lower() for path in sources] == [".npz"]:
         return npz(model, sources[0])
+    if model.recipe is not None and [path.suffix.lower() in TABLES for path in sources] == [True]:
+        return original(model, sources[0])
     if [path.suffix.lower() for path in sources] == [".csv"]:
         return table(model, sources[0])
     files = [file for path in sources for file in _pictures(path)]
@@ -45,6 +50,13 @@ def read(model: ClientModel, sources: Sequence[Path], resize: bool = False) -> S
     return Samples(
         [str(file) for file in files], np.stack([picture(model, file, resize) for file in files])
     )
+
+
+def original(model: ClientModel, path: Path) -> Samples:
+    """Read a file of the original table."""
+    rows = model.rows(sheets.read(path))
+    names = [str(k) for k in range(1, len(rows.x) + 1)]
+    return Samples(names, model.filled(rows.x), rows.labels, tuple(rows.warnings))
 
 
 def _pictures(path: Path) -> list[Path]:
@@ -55,7 +67,7 @@ def _pictures(path: Path) -> list[Path]:
         if not found:
             raise Error(f"{path} has no images ({', '.join(SUFFIXES)})")
         return found
-    if path.suffix.lower() in (".npz", ".csv"):
+    if path.suffix.lower() in (".npz", *TABLES):
         raise Error(
             f"{path} must be the only input: give images and folders of images, or one .csv, or one .npz"
         )

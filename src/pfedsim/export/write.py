@@ -28,6 +28,7 @@ from pfedsim.runs.reader import Run
 from pfedsim.runs.setup import federate
 
 SAMPLES = "samples.npz"
+OF_TABLE = ("recipe", "recipe_digest", "ranges")
 
 
 def load_federation(run: Run, data_dir: str | None = None) -> Federation:
@@ -131,6 +132,7 @@ def _write(
             std=run.index["std"],
             fill=_listed(model.fill),
             columns=run.index.get("columns"),
+            **_of_table(model),
         ),
         test=_scores(run, client),
         run=_origin(run, client),
@@ -138,10 +140,21 @@ def _write(
         files=files,
         samples=hashlib.sha256((folder / SAMPLES).read_bytes()).hexdigest() if samples else None,
     )
-    unset = {"changed_by"} if config.changed_by is None else set[str]()
-    (folder / "config.json").write_text(seal.sealed(config.model_dump(exclude=unset)), encoding="utf-8")
+    content = config.model_dump()
+    for part, names in ((content, ["changed_by"]), (content["input"], OF_TABLE)):
+        for name in names:
+            if part[name] is None:
+                del part[name]
+    (folder / "config.json").write_text(seal.sealed(content), encoding="utf-8")
     (folder / "README.md").write_text(card(config), encoding="utf-8")
     return x
+
+
+def _of_table(model: ClientModel) -> dict[str, Any]:
+    """How rows of the original table become the model's samples."""
+    if model.recipe is None:
+        return {}
+    return dict(zip(OF_TABLE, (model.recipe.plain(), model.recipe.digest, model.ranges), strict=True))
 
 
 def _changed_by(run: Run) -> str | None:

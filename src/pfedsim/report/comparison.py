@@ -253,9 +253,20 @@ def _pictures(comparison: Comparison) -> list[Figure]:
     first = {f"{name}, seed {seed}": by[seed] for name, by in comparison.runs.items()}
     return [
         pictures.curves(by_seed),
-        pictures.clients(accuracies, f"Each client's accuracy, as served, seed {seed}"),
+        pictures.clients(
+            accuracies, f"Each client's accuracy, as served, seed {seed}", _client_names(comparison)
+        ),
         *pictures.similarities(first),
     ]
+
+
+def _client_names(comparison: Comparison) -> list[str] | None:
+    """The names of the clients, if the data name them and all runs have the same clients."""
+    runs = [run for by_seed in comparison.runs.values() for run in by_seed.values()]
+    if any("partition.json" not in run.files for run in runs):
+        return None
+    found = [run.client_names() for run in runs]
+    return found[0] if all(names == found[0] for names in found) else None
 
 
 def long_csv(comparison: Comparison) -> str:
@@ -273,17 +284,22 @@ def long_csv(comparison: Comparison) -> str:
 
 def client_csv(comparison: Comparison) -> str:
     """One line per method, seed and client: its accuracy, and its gain over the same client with Local-Only and
-    FedAvg."""
+    FedAvg. Clients that have names are named."""
     file = io.StringIO()
     table = csv.writer(file, lineterminator="\n")
     references = [m for m in (ALONE, COMMON) if m in comparison.runs]
-    table.writerow(["method", "seed", "client", "accuracy", *(f"gain over {m}" for m in references)])
+    names = _client_names(comparison)
+    named = [] if names is None else ["name"]
+    table.writerow(
+        ["method", "seed", "client", *named, "accuracy", *(f"gain over {m}" for m in references)]
+    )
     for method, accuracies in comparison.accuracies.items():
         gains = [comparison.client_gains(method, reference) for reference in references]
         for k, seed in enumerate(comparison.seeds):
             for client, accuracy in enumerate(accuracies[k]):
                 values = (float(accuracy), *(float(g[k, client]) for g in gains))
-                table.writerow([escape.cell(method), seed, client, *values])
+                who = [] if names is None else [escape.cell(names[client])]
+                table.writerow([escape.cell(method), seed, client, *who, *values])
     return file.getvalue()
 
 

@@ -78,9 +78,10 @@ def label_table(federation: Federation) -> Table | None:
     if len(federation.data.classes) > MOST_COLUMNS:
         return None
     counts = federation.label_counts()
-    return _table(
-        ["client", *federation.data.classes], [[str(i), *map(str, row)] for i, row in enumerate(counts)]
-    )
+    named = "names" in federation.partition.recipe
+    who = federation.names if named else list(map(str, range(federation.clients)))
+    rows = [[who[i], *map(str, row)] for i, row in enumerate(counts)]
+    return _table(["name" if named else "client", *federation.data.classes], rows)
 
 
 def _table(headings: list[str], rows: list[list[str]]) -> Table:
@@ -97,10 +98,18 @@ def _table(headings: list[str], rows: list[list[str]]) -> Table:
 def write_tables(federation: Federation, folder: Path) -> list[Path]:
     """Write clients.csv and labels.csv, with all clients."""
     rows = statistics(federation)
-    counts = [[i, *map(int, row)] for i, row in enumerate(federation.label_counts())]
+    named = "names" in federation.partition.recipe
+    counts = [
+        [i, *([federation.names[i]] if named else []), *map(int, row)]
+        for i, row in enumerate(federation.label_counts())
+    ]
     return [
         _csv(folder / "clients.csv", list(rows[0]), [list(row.values()) for row in rows]),
-        _csv(folder / "labels.csv", ["client", *federation.data.classes], counts),
+        _csv(
+            folder / "labels.csv",
+            ["client", *(["name"] if named else []), *federation.data.classes],
+            counts,
+        ),
     ]
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+LONGEST_NAME, ROOM = 16, 60  # characters of a client's name beside an axis, and of all names side by side
+
 
 def as_written(figure: Figure) -> None:
     """Show every text of a figure as it is: a $ in a name begins no formula."""
@@ -128,9 +130,10 @@ def clients(
     path: Path,
     title: str = "Each client's accuracy, as served",
     width: float = 0,
+    who: Sequence[str] | None = None,
 ) -> Path:
     """Every client's accuracy, for each name: a column of points per client, ordered by the first name's
-    accuracy."""
+    accuracy. `who`: the clients' names."""
     names = list(values)
     order = np.argsort(values[names[0]], kind="stable")
     figure, axes = plt.subplots(
@@ -139,7 +142,7 @@ def clients(
     for name, style in looks(names).items():
         axes.plot(range(len(order)), 100 * np.asarray(values[name])[order], label=name, **style | SCATTERED)
     if len(order) <= 5.4 * figure.get_figwidth():  # if there is room for the numbers
-        axes.set_xticks(range(len(order)), [str(i) for i in order], fontsize=8)
+        _name_clients(axes, range(len(order)), order.tolist(), who)
     else:
         axes.set_xticks([])
     axes.set(
@@ -151,20 +154,39 @@ def clients(
     return saved(figure, path)
 
 
+def _name_clients(
+    axes: Axes, places: Sequence[int], ids: Sequence[int], who: Sequence[str] | None, upright: bool = False
+) -> None:
+    """Write the clients' names, or their numbers, below the horizontal axis; `upright`: beside the vertical one."""
+    words = [str(i) if who is None else escape.visible(who[i]) for i in ids]
+    words = [
+        word if who is None or len(word) <= LONGEST_NAME else f"{word[: LONGEST_NAME - 1]}…"
+        for word in words
+    ]
+    if upright:
+        axes.set_yticks(places, words, fontsize=8)
+    else:
+        axes.set_xticks(
+            places, words, fontsize=8, rotation=90 if who is not None and sum(map(len, words)) > ROOM else 0
+        )
+
+
 def differ(pairs: Pairs) -> bool:
     """Whether there are different similarities, so that a picture shows something."""
     return len({value for _, row in pairs.rows() for value in row.values()}) > 1
 
 
-def similarity(pairs: Pairs, clients: int, path: Path, title: str, width: float = 6.2) -> Path:
-    """The server's similarities of so many clients; pairs that never met are grey."""
+def similarity(
+    pairs: Pairs, clients: int, path: Path, title: str, width: float = 6.2, who: Sequence[str] | None = None
+) -> Path:
+    """The server's similarities of so many clients; pairs that never met are grey. `who`: the clients' names."""
     ids, matrix = range(clients), pairs.array(clients)
     figure, axes = plt.subplots(figsize=(width, 0.84 * width), layout="constrained")
     axes.set_facecolor("#dddddd")
     image = axes.imshow(matrix, cmap="viridis", interpolation="nearest")
     figure.colorbar(image, ax=axes, label="similarity of classifiers", shrink=0.85)
     step = -(-len(ids) // int(3.2 * width))  # label only as many as there is room for
-    axes.set_xticks(range(0, len(ids), step), [str(i) for i in ids[::step]], fontsize=8)
-    axes.set_yticks(range(0, len(ids), step), [str(i) for i in ids[::step]], fontsize=8)
+    for upright in (False, True):
+        _name_clients(axes, ids[::step], ids[::step], who, upright)
     axes.set(xlabel="client", ylabel="client", title=f"{title}\n(grey: never met, or itself)")
     return saved(figure, path)

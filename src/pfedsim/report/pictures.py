@@ -17,13 +17,13 @@ def curves(runs: Mapping[str, Sequence[Run]]) -> Figure:
     return Figure("curves", "Accuracy by round", lambda path, width: figures.curves(runs, path, width))
 
 
-def clients(values: Mapping[str, Sequence[float]], title: str) -> Figure:
-    """Each client's accuracy, for each name."""
+def clients(values: Mapping[str, Sequence[float]], title: str, who: Sequence[str] | None = None) -> Figure:
+    """Each client's accuracy, for each name. `who`: the clients' names."""
     count = len(next(iter(values.values())))
     return Figure(
         "clients",
         title,
-        lambda path, width: figures.clients(values, path, title, width),
+        lambda path, width: figures.clients(values, path, title, width, who),
         width=min(14, max(7.5, 0.12 * count + 5)),
     )
 
@@ -36,13 +36,16 @@ def similarities(runs: Mapping[str, Run]) -> list[Figure]:
         if pairs is not None and figures.differ(pairs):
             file = "similarity" if not found else f"similarity-{len(found) + 1}"
             title = f"{name}, after round {run.summary['rounds']}"
-            found.append(_similarity(pairs, run.summary["clients"], file, title))
+            found.append(_similarity(pairs, run.summary["clients"], file, title, run.client_names()))
     return found
 
 
-def _similarity(pairs: Pairs, clients: int, file: str, title: str) -> Figure:
+def _similarity(pairs: Pairs, clients: int, file: str, title: str, who: Sequence[str] | None) -> Figure:
     return Figure(
-        file, title, lambda path, width: figures.similarity(pairs, clients, path, title, width), width=6.2
+        file,
+        title,
+        lambda path, width: figures.similarity(pairs, clients, path, title, width, who),
+        width=6.2,
     )
 
 
@@ -51,7 +54,8 @@ def of_runs(runs: Mapping[str, Run]) -> list[Figure]:
     made = [curves({name: [run] for name, run in runs.items()})]
     if len({run.config.digests.partition for run in runs.values()}) == 1:
         values = {name: run.client_values() for name, run in runs.items()}
-        made.append(clients(values, "Each client's accuracy, as served"))
+        who = next(iter(runs.values())).client_names()
+        made.append(clients(values, "Each client's accuracy, as served", who))
     return made + similarities(runs)
 
 

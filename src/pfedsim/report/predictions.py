@@ -37,6 +37,11 @@ class Predictions:
             else sum(self.classes[k] == y for k, y in zip(self.called, self.labels, strict=True))
         )
 
+    @property
+    def scored(self) -> int:
+        """The number of samples with a label."""
+        return sum(map(bool, self.labels or ()))
+
     def table(self) -> Table:
         table = Table("input", *(["label"] if self.labels is not None else []), "class", "probability")
         table.columns[-1].justify = "right"
@@ -67,5 +72,5 @@ class Predictions:
             records.append(record | ({"label": self.labels[k]} if self.labels is not None else {}))
         content: dict[str, Any] = {"predictions": records}
         if self.right is not None:
-            content["accuracy"] = self.right / len(records)
+            content["accuracy"] = self.right / self.scored
         return json.dumps(content, indent=1)

@@ -113,11 +113,11 @@ def _clients(run: Run) -> str:
         {after: run.client_values(model="finetuned")} if after else {}
     )
     samples = run.client_values("samples")
+    names = run.client_names()
     drawn = page.picture(
-        lambda path, width: figures.clients(values, path, "Each client's accuracy", width),
+        lambda path, width: figures.clients(values, path, "Each client's accuracy", width, names),
         "accuracy by client",
     )
-    names = run.client_names()
     who = [(i,) if names is None else (i, names[i]) for i in range(len(samples))]
     rows = [
         (*who[i], int(samples[i]), *(percent(v[i]) for v in values.values())) for i in range(len(samples))
@@ -137,7 +137,9 @@ def _similarity(run: Run) -> str:
         return ""
     title = f"After round {run.summary['rounds']}"
     return page.picture(
-        lambda path, width: figures.similarity(pairs, run.summary["clients"], path, title, min(width, 6.2)),
+        lambda path, width: figures.similarity(
+            pairs, run.summary["clients"], path, title, min(width, 6.2), run.client_names()
+        ),
         "similarities of the clients",
     )
 

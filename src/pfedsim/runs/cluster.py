@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from pfedsim.runs.worker import anchored
 
 if TYPE_CHECKING:
     from pfedsim.core.engine import Engine
+    from pfedsim.data.tables.recipe import Recipe
 
 OF_THE_DRIVER = ("engine", "address", "workers", "time_limit", "track")
 Arrays = Sequence[np.ndarray | None]
@@ -42,6 +43,7 @@ class Shipped:
     asked: Mapping[str, Any]
     in_memory: bool
     mapped: str | None
+    recipe: Recipe | None = None
 
     def open(self, arrays: Arrays | None, allow_drift: bool) -> tuple[Federation | None, list[str]]:
         """The federation, held to its digest, and how the node's samples differ; None: it needs the arrays."""
@@ -55,6 +57,7 @@ class Shipped:
         facts = task.classes, task.mean, task.std, client, domain, task.defaults, task.columns
         data = DataSet(task.name, x, y, *facts)
         if data.digest == task.digest:
+            data = replace(data, recipe=self.recipe)
             return Federation(data, self.partition, self.asked, self.in_memory), []
         other = [f"data: {task.digest[:12]} -> {data.digest[:12]}"]
         refuse_drift(other, allow_drift and arrays is None)
@@ -78,7 +81,8 @@ def shipped(federation: Federation) -> tuple[Shipped, Arrays]:
     in_cache = file is not None and Path(file).name == f"{ARRAYS[0]}.npy"
     mapped = str(Path(file).resolve().parent) if in_cache and file is not None else None
     arrays = [None if a is None else np.asarray(a) for a in (getattr(data, name) for name in ARRAYS)]
-    return Shipped(data.task, federation.partition, federation.asked, federation.in_memory, mapped), arrays
+    facts = federation.partition, federation.asked, federation.in_memory, mapped, data.recipe
+    return Shipped(data.task, *facts), arrays
 
 
 @dataclass(frozen=True, eq=False)

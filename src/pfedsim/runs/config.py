@@ -69,6 +69,7 @@ class Score(BaseModel):
     )
 
 
+FEW_GIVEN = 50  # so many parties or fewer all take part in every round by default
 BEST = "best"
 
 
@@ -251,8 +252,9 @@ class Config(Training):
 
     def resolved(self, defaults: Defaults, clients: int) -> Config:
         """A copy with every default filled in, from the data set and the number of clients."""
-        small = 1.0 if clients <= 10 else 0.5 if clients < 30 else 0.1
         suited = self.suited(defaults)
+        few = FEW_GIVEN if suited.partition == "given" else 10
+        small = 1.0 if clients <= few else 0.5 if clients < 30 else 0.1
         assert suited.rounds is not None
         every, finetune = self.score.every, self.score.finetune
         method = self.method_made()

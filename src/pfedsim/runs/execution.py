@@ -26,6 +26,7 @@ from pfedsim.engines.attacks import attackers
 from pfedsim.engines.dropouts import LATE, NEVER
 from pfedsim.engines.ray import DRIFT
 from pfedsim.errors import Diverged, Error
+from pfedsim.export.rows import ranges_of
 from pfedsim.methods import label
 from pfedsim.methods.two_stage import TwoStage
 from pfedsim.runs import manifest
@@ -420,7 +421,7 @@ class Execution:
         session = self._session
         task, clients = session.federation.data.task, session.fed.clients
         about = session.fed.layout, task, session.config, clients, session.method
-        return self._writer.models(self._base(server), *about, _fills(session))
+        return self._writer.models(self._base(server), *about, _fills(session), _of_table(session))
 
     def _base(self, server: ServerState) -> tuple[int, Tensor]:
         """The client whose model the others' are told apart from: one that never took part, where there is
@@ -479,6 +480,15 @@ def _fills(session: Session) -> dict[str, list[float]]:
     )
     fills = {str(i): samples.fill(i, held_back) for i in range(session.fed.clients)}
     return {i: fill.reshape(-1).tolist() for i, fill in fills.items() if fill is not None}
+
+
+def _of_table(session: Session) -> dict[str, Any]:
+    """How rows of the table become numbers, and the ranges of every client's own train part."""
+    data, splits = session.federation.data, session.federation.partition.clients[: session.fed.clients]
+    if data.recipe is None:
+        return {}
+    ranges = {str(i): ranges_of(data.recipe, data.x[split.train]) for i, split in enumerate(splits)}
+    return {"recipe": data.recipe.plain(), "recipe_digest": data.recipe.digest, "ranges": ranges}
 
 
 def _loss(round: Round) -> float:

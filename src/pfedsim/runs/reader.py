@@ -321,6 +321,7 @@ class Run:
     def client(self, client: int | str) -> ClientModel:
         """The final model of this client, by its number or name. `predict(x)` and `probabilities(x)` take samples as
         stored; `module` is the plain torch module."""
+        from pfedsim.data.tables.recipe import recipe_in
         from pfedsim.export.client_model import ClientModel, rebuild
 
         index, number = self.index, self.number_of(client)
@@ -351,10 +352,13 @@ class Run:
             ) from error
         fill = index.get("fill", {}).get(str(number))
         constants = index["classes"], index["shape"], index["dtype"], index["mean"], index["std"]
-        return ClientModel(module, *constants, fill, index.get("columns"))
+        recipe = recipe_in(index, self.path / "models/index.json")
+        ranges = index.get("ranges", {}).get(str(number))
+        return ClientModel(module, *constants, fill, index.get("columns"), recipe, ranges)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """clients.csv as a DataFrame with one row per value; confusion matrices are left out."""
+        """clients.csv as a DataFrame with one row per value, and the clients' names if they have some; confusion
+        matrices are left out."""
         try:
             import pandas
         except ImportError:
@@ -362,7 +366,10 @@ class Run:
         rows = [
             {**r, "value": float(r["value"] or "nan")} for r in self.clients() if r["metric"] != "confusion"
         ]
-        return pandas.DataFrame(rows).astype({"round": int, "client": int})
+        found = pandas.DataFrame(rows).astype({"round": int, "client": int})
+        if (names := self.client_names()) is not None:
+            found.insert(2, "name", [names[k] for k in found["client"]])
+        return found
 
 
 def _has_changed(code: str, digest: str | None) -> bool:

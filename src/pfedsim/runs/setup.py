@@ -94,8 +94,9 @@ def federate(
     """The data read (or given) and dealt; `dealt`: a partition's file to take in place of dealing; `tell`
     hears how far a long reading is."""
     in_memory = data is not None
-    data = data or datasets.read(config.data, config.data_dir, config.size, tell)
-    _as_stated("data", config.digests.data, data.digest)
+    data = data or datasets.read(config.data, config.data_dir, config.size, tell, config.digests.data)
+    if data.table is None:
+        _as_stated("data", config.digests.data, data.digest)
     refuse_unused_by_default(config, data.defaults.partition)
     suited = config.suited(data.defaults)
     assert suited.alpha is not None
@@ -124,6 +125,10 @@ def federate(
         )
     if config.unseen is not None:
         partition = partitions.hold_out(partition, config.unseen, config.partition_seed)
+    unseen = int(partition.recipe.get("unseen", 0))
+    if data.table is not None:
+        data = data.dealt([split.train for split in partition.clients[: len(partition.clients) - unseen]])
+        _as_stated("data", config.digests.data, data.digest)
     _as_stated("partition", config.digests.partition, partition.digest)
     asked = {word: getattr(config, word) for word in ("data", *OF_FEDERATION)}
     return Federation(data, partition, asked, in_memory)

@@ -160,9 +160,11 @@ class Writer:
         clients: int,
         method: Method,
         fills: Mapping[str, list[float]] | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> Models:
         """A writer of the clients' final models; add them in client order. `fills`: the values that replace each
-        client's missing cells. The index says what a reader must know of the method without importing it."""
+        client's missing cells; `more`: further entries of the index. The index says what a reader must know of the
+        method without importing it."""
         about: dict[str, Any] = {
             "model": config.model,
             "head": config.head,
@@ -182,7 +184,7 @@ class Writer:
             about["changed_by"] = config.method
         if method.beside:
             about["beside"] = method.beside
-        return Models(self, base[1], layout, about)
+        return Models(self, base[1], layout, about | dict(more or {}))
 
 
 class Models:

@@ -11,24 +11,54 @@ import numpy as np
 from pfedsim import memory
 from pfedsim.arrays import arrays_in
 from pfedsim.data.dataset import DataSet, deviation, parts
+from pfedsim.data.readers.lengths import evened
 from pfedsim.data.task import suiting
 from pfedsim.errors import Error
 
+MOST_CLASSES, PER_CLASS = 100, 10  # with more labels, each should have so many samples on average
 
-def read(path: Path, missing: str = "refuse", name: str | None = None) -> DataSet:
+
+def read(
+    path: Path,
+    missing: str = "refuse",
+    name: str | None = None,
+    lengths: str | None = None,
+    length: int | None = None,
+    any_labels: bool = False,
+) -> DataSet:
     """Read the data set in this file. uint8 means pixels; other numbers become float32. Mean and std of each
     channel (or column of a table) are computed unless the file has them. `missing`: "refuse" NaN, or fill it
-    with each client's "mean"."""
-    arrays = arrays_in(path, ("x", "y"), ("client", "domain", "classes", "mean", "std"))
+    with each client's "mean"; `lengths`: "pad", "cut" or "window" signals of unequal lengths, to `length`;
+    `any_labels`: integers are the names of classes, not their numbers."""
+    arrays = arrays_in(path, ("x", "y"), ("client", "domain", "classes", "mean", "std", "length"))
+    notes = []
+    if any_labels and "length" in arrays:
+        signals = len(arrays["length"]) if arrays["length"].ndim == 1 else -1
+        for array in ("y", "client", "domain"):
+            if array in arrays and arrays[array].shape != (signals,):
+                raise Error(
+                    f"{path}: {array} has shape {arrays[array].shape} for {signals} signals of given length"
+                )
+        samples_of(path, arrays["x"].reshape(len(arrays["x"]), -1), missing)
+        arrays["x"], whose, said = evened(path, arrays["x"], arrays["length"], lengths, length)
+        arrays |= {array: arrays[array][whose] for array in ("y", "client", "domain") if array in arrays}
+        missing, notes = ("mean" if lengths == "pad" else missing), [said]
+    elif any_labels and (lengths is not None or length is not None):
+        raise Error(f"{path}: --lengths is for signals of unequal lengths, which need an array `length`")
     x = samples_of(path, arrays["x"], missing)
-    y, classes = _labels(path, arrays["y"], arrays.get("classes"))
+    if any_labels:
+        y, classes, said = _named_labels(path, arrays["y"], arrays.get("classes"))
+        notes.append(said)
+    else:
+        y, classes = _labels(path, arrays["y"], arrays.get("classes"))
     if len(y) and y.min() == y.max() >= 0:
         raise Error(f"{path}: y has only one class, {classes[y[0]]!r}")
     mean, std = _normal(path, x, arrays)
     client = _column(path, arrays, "client", len(x))
     domain = _column(path, arrays, "domain", len(x))
     defaults = suiting(tuple(x.shape[1:]), len(y), client)
-    return DataSet(name or path.stem, x, y, classes, mean, std, client, domain, defaults)
+    told = tuple(filter(None, notes))
+    return DataSet(name or path.stem, x, y, classes, mean, std, client, domain, defaults, notes=told)
 
 
 def samples_of(path: Path, x: np.ndarray, missing: str = "refuse") -> np.ndarray:
@@ -79,6 +109,36 @@ def _labels(path: Path, y: np.ndarray, names: np.ndarray | None) -> tuple[np.nda
         else tuple(str(c) for c in range(int(y.max()) + 1 if len(y) else 0))
     )
     return y.astype(np.int64), classes
+
+
+def _named_labels(
+    path: Path, y: np.ndarray, names: np.ndarray | None
+) -> tuple[np.ndarray, tuple[str, ...], str]:
+    """Labels as the numbers of classes, their names, and what was done. Integers 0, 1, ... stay as they are, others
+    are names."""
+    if (
+        y.ndim == 1
+        and y.dtype.kind == "f"
+        and len(y)
+        and bool((y == np.floor(y)).all())
+        and abs(y).max() < 2**53
+    ):
+        y = y.astype(np.int64)
+    said = ""
+    if names is None and y.ndim == 1 and y.dtype.kind in "iu" and len(y):
+        values, places = np.unique(y, return_inverse=True)
+        other = values[0] != 0 or values[-1] != len(values) - 1
+        many = len(values) > MOST_CLASSES and len(y) < PER_CLASS * len(values)
+        if many or (other and len(values) > len(y) / 2):
+            raise Error(
+                f"{path}: y has {len(values):,} different values for {len(y):,} samples, too many for classes: put "
+                "them into a few groups"
+            )
+        if other:
+            names, y = values.astype(str), places.reshape(-1)
+            said = f"the labels are {len(values)} classes, numbered from 0 in their order"
+    made, classes = _labels(path, y, names)
+    return made, classes, said
 
 
 def _normal(

@@ -17,7 +17,7 @@ import tomli_w
 from torch import Tensor
 
 from pfedsim import seal
-from pfedsim.core.engine import DIED
+from pfedsim.core.engine import DIED, IGNORED
 from pfedsim.core.method import ServerState
 from pfedsim.core.rows import Pairs
 from pfedsim.core.scoring import Scores, model_of, score
@@ -29,7 +29,7 @@ from pfedsim.errors import Error
 from pfedsim.methods import label
 from pfedsim.methods.two_stage import TwoStage
 from pfedsim.runs import manifest
-from pfedsim.runs.checkpoint import Saver
+from pfedsim.runs.checkpoint import Marks, Saver, marks_of
 from pfedsim.runs.choice import Choice
 from pfedsim.runs.names import MANIFEST, MAY_DIFFER
 from pfedsim.runs.reader import lines
@@ -95,6 +95,8 @@ class Execution:
         self._manifest: dict[str, Any] = {}
         self._writer = Writer(out, record.get("logs"), record.get("files"), flush=saves)
         self._saver = Saver(out, self._writer.logs, was.found) if saves else None
+        self._last_state: State | None = None
+        was.session.engine.memories.may_return_to(self._marks)
         self._last: Scores | None = None
         self._on_round, self._loss = on_round, float("nan")
         self._unscored = bool(record.get("unscored"))  # an extended run's first state
@@ -201,6 +203,12 @@ class Execution:
         """The state of this round, and with it that of the best round so far."""
         return replace(self._session.side.snapshot(server), best=self._choice.best)
 
+    def _marks(self) -> list[Marks]:
+        """The memories that clients themselves hold, of every state to which this run may return."""
+        saved = self._saver.marks() if self._saver else []
+        states = [state for state in (self._choice.best, self._last_state) if state is not None]
+        return [*saved, *(marks for state in states for marks in marks_of(state))]
+
     def _tallies(self) -> dict[str, Any]:
         """What a run that goes on must know of this one's past."""
         return {
@@ -216,7 +224,7 @@ class Execution:
         self._counts["accepted"] += len(round.replies)
         for event in round.events:
             kind = event["event"]
-            if kind in (NEVER, LATE, DIED, DRIFT):  # asked for, or run again
+            if kind in (NEVER, LATE, DIED, DRIFT, IGNORED):  # asked for, or run again
                 continue
             if kind == NO_EFFECT:
                 self._tell(round.server.round, float("nan"), event["why"])
@@ -319,6 +327,7 @@ class Execution:
                 f"no client's reply could be used in any round (events.jsonl names all): {self._why}{diverged}"
             )
         last, record = self._snapshot(server), self._record_of_state(server)  # before the last scores
+        self._last_state = last
         if self._choice.keeps:
             if not self._due(server.round):
                 self._show(server, self._score(server))
@@ -403,7 +412,7 @@ class Execution:
 
     def _record_of_state(self, server: ServerState) -> dict[str, Any]:
         """What a run that goes on from the final state must know of this one; equal for equal runs."""
-        elsewhere = list(self._session.engine.memories.elsewhere())
+        elsewhere = self._session.engine.memories.elsewhere()
         return {
             "round": server.round,
             "logs": {log.name: log.mark() for log in self._writer.logs if log.name not in MAY_DIFFER},
@@ -412,7 +421,7 @@ class Execution:
             },
             **self._tallies(),
             "unscored": not self._due(server.round),
-            **({"elsewhere": elsewhere} if elsewhere else {}),
+            **({"elsewhere": dict(elsewhere)} if elsewhere else {}),
         }
 
     def _models(self, server: ServerState) -> Models:

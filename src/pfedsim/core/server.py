@@ -44,7 +44,7 @@ class Coordinator:
     fed: Fed
     wire: Wire
     engine: Engine
-    declared: Sequence[int] | None = None
+    declared: Sequence[float] | None = None
     observers: tuple[Observer, ...] = ()
     deadline: float | None = None
     cores: int = 1

@@ -257,7 +257,12 @@ class Execution:
         )
 
     def _score(
-        self, server: ServerState, *, finetune: int = 0, take: Callable[[int, Tensor], None] | None = None
+        self,
+        server: ServerState,
+        *,
+        finetune: int = 0,
+        take: Callable[[int, Tensor], None] | None = None,
+        stays: bool = False,
     ) -> Scores:
         """Scores on the test parts and, where something is held back, on the validation parts; keeps the
         similarities of that time."""
@@ -274,6 +279,7 @@ class Execution:
                 split=split,
                 lr=session.config.score.lr,
                 take=take if split == "test" else None,
+                stays=stays and split == "test",
             )
             self._writer.scores(number, scores)
             self._missed(number, scores)
@@ -343,7 +349,7 @@ class Execution:
             writer.predictions({"served": served} | ({"finetuned": after} if after else {}))
         summary: dict[str, Any] = {
             "method": label(session.method),
-            "data": session.federation.data.name,
+            "data": session.federation.task.name,
             "clients": session.fed.clients,
             "rounds": last.server.round,
             **self._chosen(server, last.server.round),
@@ -375,11 +381,13 @@ class Execution:
         """The scores of the models to report. Those of a round that has been scored already are not written twice."""
         take = models.add if models else None
         if not self._choice.keeps and not self._due(last):
-            served = self._score(server, take=take)
+            served = self._score(server, take=take, stays=True)
             self._show(server, served)
             return served
         session = self._session
-        self._last = score(session.side, server, predictions=session.worker.simulated, take=take)
+        self._last = score(
+            session.side, server, predictions=session.worker.simulated, take=take, stays=True
+        )
         session.engine.events.clear()
         return self._last
 
@@ -427,7 +435,7 @@ class Execution:
     def _models(self, server: ServerState) -> Models:
         """The files of the clients' models, which only simulated clients show."""
         session = self._session
-        task, clients = session.federation.data.task, session.fed.clients
+        task, clients = session.federation.task, session.fed.clients
         about = session.fed.layout, task, session.config, clients, session.method
         return self._writer.models(self._base(server), *about, _fills(session))
 

@@ -37,7 +37,16 @@ CORE = {
         for name in ("purity", "hooks", "job", "engine", "client", "guard", "server", "scoring", "tasks")
     ),
 }
-EDGES = ("cli", "report", "api", "runs", "experiments", "export", "sites", "track")  # what is built on the core
+EDGES = (
+    "cli",
+    "report",
+    "api",
+    "runs",
+    "experiments",
+    "export",
+    "sites",
+    "track",
+)  # what is built on the core
 ALLOWED = {  # room -> which of our rooms it may import
     "errors": set(),
     "plugin": {"errors"},

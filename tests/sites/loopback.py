@@ -13,7 +13,8 @@ from torch import Tensor
 from pfedsim.core.job import Worker
 from pfedsim.core.scoring import ClientScore
 from pfedsim.runs.setup import Session
-from pfedsim.sites.engine import Sites, bound
+from pfedsim.sites.engine import Sites
+from pfedsim.sites.files import bound
 from pfedsim.sites.messages import Opening
 from pfedsim.sites.site import Site
 

@@ -19,7 +19,8 @@ from pfedsim.errors import Error
 from pfedsim.methods import METHODS, parse
 from pfedsim.runs.setup import Session
 from pfedsim.runs.state import to_tensors
-from pfedsim.sites.engine import Sites, TooFew, bound
+from pfedsim.sites.engine import Sites, TooFew
+from pfedsim.sites.files import bound
 
 PLACES = [[0, 2], [1], [3]]
 

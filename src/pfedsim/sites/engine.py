@@ -312,16 +312,3 @@ class Sites:
         reply = unpacker.reply(answer)
         self.memories.offer(answer.client, answer.mark)
         return Done(answer.client, reply, *times, answer.flaw)
-
-
-def bound(names: Mapping[str, Sequence[int]]) -> dict[int, str]:
-    """The site of every client, from the clients of every site."""
-    found: dict[int, str] = {}
-    for site, clients in names.items():
-        for client in clients:
-            if client in found:
-                raise Error(f"client {client} is bound to two sites, {found[client]!r} and {site!r}")
-            found[client] = site
-    if strange := sorted(set(range(len(found))) ^ set(found)):
-        raise Error(f"clients are numbered from 0 without a gap; {strange[0]} is missing or too many")
-    return found

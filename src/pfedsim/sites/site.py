@@ -48,10 +48,17 @@ At = Callable[[int], None]
 class Premises(Protocol):
     """What a site has: its name, its clients, its data and its disk."""
 
-    name: str
-    clients: Collection[int]
-    folder: Path
-    shares_scores: bool
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def clients(self) -> Collection[int]: ...
+
+    @property
+    def folder(self) -> Path: ...
+
+    @property
+    def shares_scores(self) -> bool: ...
 
     def open(self, opening: Opening) -> tuple[Worker, list[str]]:
         """The worker of a run on this site's data, and how the site differs from the hub. Raises an error if the

@@ -33,6 +33,7 @@ class SiteExecutor(Executor):  # type: ignore[misc]
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Beats from the start of a job to its end."""
         if event_type == EventType.START_RUN:
+            self._warm_up(fl_ctx)
             threading.Thread(target=self._beat, args=(fl_ctx.get_engine(),), daemon=True).start()
         elif event_type in (EventType.ABOUT_TO_END_RUN, EventType.END_RUN):
             self._ended.set()
@@ -55,6 +56,14 @@ class SiteExecutor(Executor):  # type: ignore[misc]
         except Exception as error:
             self.log_exception(fl_ctx, f"pfedsim: {error}")
             return Shareable({"why": str(error) if isinstance(error, Error) else type(error).__name__})
+
+    def _warm_up(self, fl_ctx: FLContext) -> None:
+        """Starts the process before there is work. What is wrong is said when there is."""
+        try:
+            self._process = self._opened(fl_ctx)
+            self._process.start()
+        except Exception as error:
+            self.log_exception(fl_ctx, f"pfedsim: {error}")
 
     def _opened(self, fl_ctx: FLContext) -> WorkProcess:
         file = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / SITE_FILE

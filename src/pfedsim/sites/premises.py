@@ -13,7 +13,7 @@ from pfedsim.data.federation import ClientData
 from pfedsim.data.task import Task
 from pfedsim.errors import Error
 from pfedsim.runs import manifest
-from pfedsim.runs.config import Config, check
+from pfedsim.runs.config import Config, Digests, check
 from pfedsim.runs.setup import Plan, federate, plan
 from pfedsim.sites import delivery
 from pfedsim.sites.files import Ready, SiteFile, read
@@ -59,7 +59,9 @@ class SitePremises:
             raise Error(
                 f"its pfedsim is not the hub's ({'; '.join(other)}); install the same version, or --allow-drift"
             )
-        self._plan, self._samples = planned, ClientData(federate(planned.config), self.clients)
+        found = federate(planned.config.model_copy(update={"digests": Digests()}))
+        _same_data(found.task, planned)
+        self._plan, self._samples = planned, ClientData(found, self.clients)
         return planned.worker(self._samples, simulated=True), notes
 
     def _config(self, opening: Opening) -> Config:
@@ -85,3 +87,16 @@ class SitePremises:
         )
         place = self.folder / "models" / run / f"client-{client:05d}"
         delivery.write(place, self._plan, client, model, score, fill)
+
+
+def _same_data(here: Task, planned: Plan) -> None:
+    """Refuses data that are not those of the run, and says first what a person would see."""
+    there = planned.task
+    for name in ("shape", "dtype", "classes", "columns"):
+        ours, theirs = getattr(here, name), getattr(there, name)
+        if ours != theirs:
+            raise Error(f"the data of this site have the {name} {ours}, the run's {theirs}"[:400])
+    if here.digest != there.digest:
+        raise Error(
+            f"digests.data: the data of this site have {here.digest[:12]}..., the run's {there.digest[:12]}..."
+        )

@@ -76,12 +76,16 @@ class WorkProcess:
                     pipe.close()
             self._process = None
 
-    def _send(self, packet: bytes, given_up: dict[int, str]) -> None:
+    def start(self) -> None:
+        """Starts the process, unless it runs: it takes a while to import what it needs."""
         if self._process is None or self._process.poll() is not None:
             self.close()
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-            )
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            self._process = subprocess.Popen(self._command, **pipes, start_new_session=True)  # type: ignore[call-overload]
+
+    def _send(self, packet: bytes, given_up: dict[int, str]) -> None:
+        self.start()
+        assert self._process is not None
         assert self._process.stdin is not None
         about = json.dumps(given_up).encode()
         self._process.stdin.write(HEAD.pack(ASK, 8 + len(about) + len(packet)))

@@ -180,8 +180,8 @@ def test_another_version_or_other_data_are_refused_in_a_sentence(site: tuple[Pat
 
     assert "its pfedsim is not the hub's (versions.pfedsim: 0.0.1 -> " in why(made_with=made)
     assert why(made_with=made, allow_drift=True) == ""
-    shape = {**opening.data, "shape": [1, 9, 9], "mean": [0.5], "std": [0.5]}
-    assert "the data of this site have the shape (1, 8, 8)" in why(data=shape)
+    shape = {**opening.data, "shape": [1, 28, 28]}
+    assert "the data of this site have the shape (1, 32, 32)" in why(data=shape)
     assert "digests.data" in why(data={**opening.data, "digest": "0" * 64})
 
 

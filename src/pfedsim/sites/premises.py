@@ -13,7 +13,8 @@ from pfedsim.data.federation import ClientData
 from pfedsim.data.task import Task
 from pfedsim.errors import Error
 from pfedsim.runs import manifest
-from pfedsim.runs.config import Config, Digests, check
+from pfedsim.runs.config import Config, Digests
+from pfedsim.runs.config import read as read_config
 from pfedsim.runs.setup import Plan, federate, plan
 from pfedsim.sites import delivery
 from pfedsim.sites.files import Ready, SiteFile, read
@@ -65,9 +66,10 @@ class SitePremises:
         return planned.worker(self._samples, simulated=True), notes
 
     def _config(self, opening: Opening) -> Config:
-        """The run's configuration with this site's own data and device."""
+        """The run's configuration with this site's own data and device. Nothing that it names is imported before it
+        is known to be ours."""
         site = {name: getattr(self.site, name) for name in ("data", "data_dir", "partition", "device")}
-        config = check(
+        config = read_config(
             {**opening.config, **{name: value for name, value in site.items() if value is not None}}
         )
         if code := config.own_code():
@@ -92,7 +94,7 @@ class SitePremises:
 def _same_data(here: Task, planned: Plan) -> None:
     """Refuses data that are not those of the run, and says first what a person would see."""
     there = planned.task
-    for name in ("shape", "dtype", "classes", "columns"):
+    for name in ("shape", "dtype", "classes", "columns", "mean", "std"):
         ours, theirs = getattr(here, name), getattr(there, name)
         if ours != theirs:
             raise Error(f"the data of this site have the {name} {ours}, the run's {theirs}"[:400])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -137,8 +138,11 @@ def run(
         raise Error(f"{hub} is not a prepared kit of a hub: pfedsim sites prepare {hub} SETTINGS.toml")
     console, runs = screen(), Path(ready.hub.runs)
     how = How(quorum, deadline, poll, silence, allow_drift)
-    with stoppable(lambda: "; the run goes on at the sites: the same command joins it again"):
-        chain = Chain(Admin(admin), runs, checked_name(name), config, how, lambda said: _say(console, said))
+    with (
+        stoppable(lambda: "; the run goes on at the sites: the same command joins it again"),
+        closing(Admin(admin)) as session,
+    ):
+        chain = Chain(session, runs, checked_name(name), config, how, lambda said: _say(console, said))
         _finished(chain.drive(), console)
 
 

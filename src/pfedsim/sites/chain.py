@@ -63,10 +63,12 @@ class Chain:
         with durable.in_use(folder):
             record = self._record(folder)
             in_vain = 0
+            job = record["jobs"][-1] if record["jobs"] else None
+            if job is not None and not self._lives(folder, job):
+                job = None
             while not self._finished():
                 before = self._round()
-                job = record["jobs"][-1] if record["jobs"] else None
-                if job is None or not self._lives(folder, job):
+                if job is None:
                     job = self._submit(record)
                     record["jobs"].append(job)
                     self._keep(folder, record)
@@ -77,6 +79,7 @@ class Chain:
                 if in_vain == IN_VAIN:
                     raise Error(f"{IN_VAIN} jobs in a row finished no round; the last: {why}")
                 self.say(f"the job ended after round {self._round()}: {why}; the next goes on from there")
+                job = None
         return self.run
 
     def _record(self, folder: Path) -> dict[str, Any]:
@@ -138,7 +141,7 @@ class Chain:
                     raise Error(str(ended["why"]))
                 return str(ended["why"]) if ended["how"] != DONE else ""
             sign = alive(folder)
-            if sign.get("job") == job:
+            if sign.get("job") == job and float(sign["at"]) > began:
                 heard = float(sign["at"])
             while shown < self._round():
                 shown += 1

@@ -25,7 +25,7 @@ from pfedsim.data.partition import Partition, Split
 from pfedsim.data.task import Task as DataTask
 from pfedsim.errors import Error
 from pfedsim.runs import manifest
-from pfedsim.runs.config import check
+from pfedsim.runs.config import read as read_config
 from pfedsim.runs.execute import execute
 from pfedsim.runs.setup import Distant, Plan
 from pfedsim.sites.engine import Sites, TooFew
@@ -193,7 +193,12 @@ class Hub(Controller):  # type: ignore[misc]
                 return sites, sites.sizes
 
             federation = Distant(task, partition, connect, self._deadline)
-            config = check(json.loads(self._config))
+            config = read_config(json.loads(self._config))
+            if code := config.own_code():
+                named = next(iter(code.values()))
+                raise Error(
+                    f"the hub runs the methods and networks of the installed package only, not {named!r}"
+                )
             execute(config, runs / self._name, federation, resume=True, allow_drift=self._allow_drift)
         except (TooFew, durable.Busy) as error:
             return AGAIN, str(error)

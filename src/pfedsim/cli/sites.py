@@ -18,7 +18,7 @@ from pfedsim.errors import Error
 from pfedsim.runs.config import Config
 
 app = typer.Typer(
-    help="Runs across real sites: provision, prepare, check, serve, run, status, local.",
+    help="Runs across real sites: provision, prepare, sums, agree, check, serve, run, status, local.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -86,6 +86,39 @@ def prepare(
         screen(),
         f"{kit} is ready: pfedsim sites check {kit}, then pfedsim sites serve {kit} ({ready.name})",
     )
+
+
+@app.command()
+def sums(
+    kit: Kit, out: Annotated[Path, typer.Option("--out", metavar="FILE", help="file to write")]
+) -> None:
+    """At a site with data of its own: write the sums from which a description of all data is made."""
+    from pfedsim import data as datasets
+    from pfedsim import durable
+    from pfedsim.sites.kits import ready_of
+    from pfedsim.sites.sums import sums as said
+
+    ready = ready_of(kit)
+    if ready.site is None:
+        raise Error(f"{kit} is not a prepared kit of a site: pfedsim sites prepare {kit} SETTINGS.toml")
+    data = datasets.read(ready.site.data, ready.site.data_dir)
+    durable.write(out, said(data, ready.name).encode())
+    _say(screen(), f"{out} has sums over {len(data.y)} samples and no sample; send it to the hub")
+
+
+@app.command()
+def agree(
+    files: Annotated[list[Path], typer.Argument(metavar="SUMS...", help="the sums of all sites")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the description to write")],
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="name of the data")] = "federation",
+) -> None:
+    """At the hub: make the description of the data from the sums of all sites."""
+    from pfedsim.sites import sums as described
+
+    task = described.agreed(files, name)
+    described.save(task, out)
+    kind = f"{len(task.classes)} classes, samples of {' x '.join(map(str, task.shape))}"
+    _say(screen(), f"{out}: {len(files)} sites, {kind}")
 
 
 @app.command()

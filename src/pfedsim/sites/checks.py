@@ -93,9 +93,14 @@ def _data(kit: Path, ready: Ready) -> str:
     from pfedsim.runs.setup import federate
 
     assert ready.site is not None
+    clients = ready.federation.sites[ready.name]
+    if ready.site.partition is None:
+        from pfedsim import data as datasets
+
+        here = datasets.read(ready.site.data, ready.site.data_dir)
+        return f"{here.described()}; here are clients {', '.join(map(str, clients))}"
     own = {name: getattr(ready.site, name) for name in ("data", "data_dir", "partition")}
     found = federate(check({name: value for name, value in own.items() if value is not None}))
-    clients = ready.federation.sites[ready.name]
     if strange := [i for i in clients if i >= found.clients]:
         raise Error(
             f"client {strange[0]} is bound to this site, and the partition has {found.clients} clients"

@@ -39,11 +39,12 @@ class FederationFile(Table):
 
 
 class SiteFile(Table):
-    """What a site has. `time_limit`: seconds that one client's work may take."""
+    """What a site has. `partition`: the data are a set that every site has, divided by this file; without it they are
+    this site's own. `time_limit`: seconds that one client's work may take."""
 
     data: str
     data_dir: str | None = None
-    partition: str
+    partition: str | None = None
     folder: str
     shares_scores: bool = True
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$")

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pfedsim import data as datasets
 from pfedsim.core.job import Worker
 from pfedsim.core.scoring import ClientScore
-from pfedsim.data.federation import ClientData
+from pfedsim.data.federation import ClientData, Federation
 from pfedsim.data.task import Task
 from pfedsim.errors import Error
 from pfedsim.runs import manifest
@@ -19,6 +20,7 @@ from pfedsim.runs.setup import Plan, federate, plan
 from pfedsim.sites import delivery
 from pfedsim.sites.files import Ready, SiteFile, read
 from pfedsim.sites.messages import Opening
+from pfedsim.sites.sums import own
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,15 +62,26 @@ class SitePremises:
             raise Error(
                 f"its pfedsim is not the hub's ({'; '.join(other)}); install the same version, or --allow-drift"
             )
-        found = federate(planned.config.model_copy(update={"digests": Digests()}))
-        _same_data(found.task, planned)
-        self._plan, self._samples = planned, ClientData(found, self.clients)
+        self._plan = planned
+        self._samples = ClientData(self._federation(planned, opening), self.clients)
         return planned.worker(self._samples, simulated=True), notes
+
+    def _federation(self, planned: Plan, opening: Opening) -> Federation:
+        """This site's clients: of data that every site has, or of its own."""
+        config = planned.config.model_copy(update={"digests": Digests()})
+        if self.site.partition is not None:
+            found = federate(config)
+            _same_data(found.task, planned)
+            return found
+        data = datasets.read(self.site.data, self.site.data_dir, config.size)
+        known = sorted(self.clients)
+        return own(data, planned.task, known, opening.clients, config.test, config.partition_seed)
 
     def _config(self, opening: Opening) -> Config:
         """The run's configuration with this site's own data and device. Nothing that it names is imported before it
         is known to be ours."""
-        site = {name: getattr(self.site, name) for name in ("data", "data_dir", "partition", "device")}
+        site = {name: getattr(self.site, name) for name in ("data", "data_dir", "device")}
+        site["partition"] = self.site.partition or "given"
         config = read_config(
             {**opening.config, **{name: value for name, value in site.items() if value is not None}}
         )

@@ -19,7 +19,7 @@ from pfedsim.sites.admin import Admin, Unreached, job_folder
 from pfedsim.sites.segment import CHAIN, DONE, FAILED, alive, beside, outcome
 
 LOOK = 0.5  # seconds between looks at a job
-TO_BEGIN = 120.0  # seconds that a job may take to give its first sign of life
+TO_BEGIN = 60.0  # seconds that a job may take to give its first sign of life
 SILENCE = 10.0  # seconds without a sign of life after which a job counts as dead
 IN_VAIN = 10  # jobs in a row without a finished round
 ENDED = "FINISHED"
@@ -141,7 +141,8 @@ class Chain:
                     raise Error(str(ended["why"]))
                 return str(ended["why"]) if ended["how"] != DONE else ""
             sign = alive(folder)
-            if sign.get("job") == job and float(sign["at"]) > began:
+            begun = sign.get("job") == job
+            if begun and float(sign["at"]) > began:
                 heard = float(sign["at"])
             while shown < self._round():
                 shown += 1
@@ -155,7 +156,7 @@ class Chain:
                     if not told:
                         self.say("waiting for the sites")
                     told, began = True, self.now()
-                elif silent > (SILENCE if heard else TO_BEGIN):
+                elif silent > (SILENCE if begun else TO_BEGIN):
                     if status is not None:
                         self.admin.stop(job)
                     return f"nothing was heard of it for {silent:.0f} seconds"

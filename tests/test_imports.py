@@ -37,7 +37,16 @@ CORE = {
         for name in ("purity", "hooks", "job", "engine", "client", "guard", "server", "scoring", "tasks")
     ),
 }
-EDGES = ("cli", "report", "api", "runs", "experiments", "export", "track")  # what is built on the core
+EDGES = (
+    "cli",
+    "report",
+    "api",
+    "runs",
+    "experiments",
+    "export",
+    "sites",
+    "track",
+)  # what is built on the core
 ALLOWED = {  # room -> which of our rooms it may import
     "errors": set(),
     "plugin": {"errors"},
@@ -99,6 +108,7 @@ FOREIGN = {
     "click",
     "fastapi",
     "flwr",
+    "nvflare",
 }
 
 
@@ -153,6 +163,12 @@ def test_the_core_keeps_the_dependency_rule(path: Path) -> None:
 def test_the_core_imports_no_engine_tracker_plotting_or_deployment_library(path: Path) -> None:
     theirs = {"engines.actors": {"ray"}}.get(module_of(path), set())  # each in one file only
     assert not {name.partition(".")[0] for name in imports(path)} & (FOREIGN - theirs)
+
+
+def test_only_its_own_files_import_the_engine_between_sites() -> None:
+    theirs = {f"sites.{name}" for name in ("hub", "executor", "kits", "admin", "checks")}
+    known = {module_of(p) for p in FILES if any(name.startswith("nvflare") for name in imports(p))}
+    assert known <= theirs
 
 
 def test_nothing_knows_the_command_line() -> None:

@@ -143,8 +143,11 @@ class Remote(HeldMemories):
     def held(self) -> dict[int, Memory]:
         return {}
 
-    def elsewhere(self) -> tuple[int, ...]:
-        return (0, 3)
+    def elsewhere(self) -> dict[int, str]:
+        return {0: "a", 3: "b"}
+
+    def restore(self, held, elsewhere=None) -> None:
+        self.restored = elsewhere
 
 
 def test_what_is_saved_does_not_change_with_the_run() -> None:
@@ -165,8 +168,9 @@ def test_a_state_names_the_memories_that_others_hold() -> None:
     engine = Serial(s.worker)
     engine.memories = Remote()
     state: State = list(small.rounds(s, engine=engine))[-1].state
-    assert (dict(state.memories), state.elsewhere) == ({}, (0, 3))
+    assert (dict(state.memories), state.elsewhere) == ({}, {0: "a", 3: "b"})
     assert replace(s.side, engine=engine).restore(state) is state.server
+    assert engine.memories.restored == {0: "a", 3: "b"}
     with pytest.raises(Error, match="clients 0, 3 keep their memories themselves and are not reached here"):
         s.side.restore(state)
 

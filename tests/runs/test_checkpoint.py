@@ -486,7 +486,9 @@ def test_what_is_changed_in_place_is_saved_too(tmp_path: Path) -> None:
 
 def test_a_checkpoint_names_the_memories_that_clients_keep_themselves(tmp_path: Path) -> None:
     session = small.session()
-    state = replace(session.side.snapshot(session.begin()), elsewhere=(1, 3))
+    begun = session.side.snapshot(session.begin())
+    best = replace(begun, elsewhere={1: "c"})
+    state = replace(begun, elsewhere={1: "a", 3: "b"}, best=best)
     path = tmp_path / "run"
     path.mkdir()
     (path / "config.toml").write_text("x")
@@ -494,7 +496,13 @@ def test_a_checkpoint_names_the_memories_that_clients_keep_themselves(tmp_path: 
     saver = Saver(path, [])
     _at_once(saver, state, {"files": {"config.toml": digest}})
     saver.close()
+    assert saver.marks() == [{1: "a", 3: "b"}, {1: "c"}]
     found, wrong = checkpoint.latest(path, digest)
     assert wrong == []
     assert found is not None
-    assert found.state.elsewhere == (1, 3)
+    assert found.state.elsewhere == {1: "a", 3: "b"}
+    assert found.state.best is not None
+    assert found.state.best.elsewhere == {1: "c"}
+    again = Saver(path, [], found)
+    assert again.marks() == [{1: "a", 3: "b"}, {1: "c"}]
+    again.close()

@@ -246,13 +246,13 @@ def test_a_final_state_names_the_memories_that_clients_keep_themselves(tmp_path:
     session = prepare(check({**WORDS, "method": "fedper", "data": "digits", "rounds": 2, "clients": 6}))
 
     class Away(HeldMemories):
-        def elsewhere(self) -> list[int]:
-            return [1, 3]
+        def elsewhere(self) -> dict[int, str]:
+            return {1: "a", 3: "b"}
 
     session.engine.memories = Away()
     run_all(session, tmp_path / "run")
     record = json.loads((tmp_path / "run" / "final" / "state.json").read_text())
-    assert record["elsewhere"] == [1, 3]
+    assert record["elsewhere"] == {"1": "a", "3": "b"}
     with pytest.raises(Error, match="clients 1, 3 keep their memories themselves"):
         Run(tmp_path / "run").extend(rounds=3)
 

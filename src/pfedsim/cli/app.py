@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from pfedsim.cli import MARKED, data, stoppable
+from pfedsim.cli import MARKED, data, sites, stoppable
 from pfedsim.cli.compare import compare
 from pfedsim.cli.folders import Fresh, Out, make_room
 from pfedsim.cli.imports import import_
@@ -47,6 +47,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data.app, name="data")
+app.add_typer(sites.app, name="sites")
 
 Resume = Annotated[bool, typer.Option("--resume", help="continue a stopped run in that folder")]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pfedsim.core.job import Work
 from pfedsim.core.method import Memory, Reply
-from pfedsim.errors import HookError
+from pfedsim.errors import Error, HookError
 
 if TYPE_CHECKING:
     from pfedsim.core.scoring import ClientScore
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 TIMED_OUT = "timed out"
 DIED = "worker died"  # the event; its client runs again
+IGNORED = "ignored"  # the event of an answer that nobody waits for
 TRIES = 2  # a client whose worker dies twice is absent
 
 
@@ -56,11 +57,15 @@ class Memories(Protocol):
     def held(self) -> Mapping[int, Memory]:
         """The accepted memories that this engine can save: a snapshot."""
 
-    def elsewhere(self) -> Sequence[int]:
-        """Clients whose memories others hold."""
+    def elsewhere(self) -> Mapping[int, str]:
+        """Clients whose memories others hold, each with the mark under which its holder finds the accepted one: a
+        snapshot."""
 
-    def restore(self, held: Mapping[int, Memory]) -> None:
-        """Takes back what `held` gave."""
+    def restore(self, held: Mapping[int, Memory], elsewhere: Mapping[int, str] | None = None) -> None:
+        """Takes back what `held` and `elsewhere` gave."""
+
+    def may_return_to(self, marks: Callable[[], Iterable[Mapping[int, str]]]) -> None:
+        """From now on holders keep every memory that `marks` names: the run may be restored to any of these."""
 
 
 class Engine(Protocol):
@@ -101,11 +106,19 @@ class HeldMemories:
     def held(self) -> Mapping[int, Memory]:
         return dict(self._accepted)
 
-    def elsewhere(self) -> Sequence[int]:
-        return ()
+    def elsewhere(self) -> Mapping[int, str]:
+        return {}
 
-    def restore(self, held: Mapping[int, Memory]) -> None:
+    def restore(self, held: Mapping[int, Memory], elsewhere: Mapping[int, str] | None = None) -> None:
+        if elsewhere:
+            raise Error(
+                f"clients {', '.join(map(str, sorted(elsewhere)))} keep their memories themselves and are not reached "
+                "here, so the run cannot continue"
+            )
         self._accepted, self._offered = dict(held), {}
+
+    def may_return_to(self, marks: Callable[[], Iterable[Mapping[int, str]]]) -> None:
+        """Memories are values here, so whoever may come back to one holds it."""
 
 
 def received(

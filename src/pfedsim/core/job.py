@@ -53,13 +53,14 @@ class Worker:
 class ScoreRequest(NamedTuple):
     """What is asked of a client's score: on which part of its data, after how many plain local epochs (at which
     learning rate; None: the next round's), and whether its model, labels and predictions come along (from
-    simulated clients only)."""
+    simulated clients only). `stays`: it is the client's final model, which a client elsewhere keeps for itself."""
 
     split: str = "test"
     finetune: int = 0
     model: bool = False
     predictions: bool = False
     lr: float | None = None
+    stays: bool = False
 
 
 class Work(NamedTuple):

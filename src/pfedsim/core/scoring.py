@@ -84,16 +84,18 @@ def score(
     take: Callable[[int, Tensor], None] | None = None,
     unseen: int = 0,
     lr: float | None = None,
+    stays: bool = False,
 ) -> Scores:
     """Every client's model on its own test (or validation) part; `finetune`: after so many plain local
     epochs at `lr` (None: the learning rate that the next round would have). `models` and `predictions` come along
     from simulated clients only; `take` is given the models one
     by one in the order of clients, so that ten thousand need no room. `unseen`: instead, so many clients that
-    never took part, numbered after the others, with what the method hands to one it has never met."""
+    never took part, numbered after the others, with what the method hands to one it has never met. `stays`: these are
+    the final models, which clients elsewhere keep for themselves."""
     scores: list[ClientScore] = []
     clients = side.fed.clients
     everyone = range(clients, clients + unseen) if unseen else range(clients)
-    request = ScoreRequest(split, finetune, models or take is not None, predictions, lr)
+    request = ScoreRequest(split, finetune, models or take is not None, predictions, lr, stays)
     for first in range(0, len(everyone), CHUNK):
         for one in _scored(side, server, everyone[first : first + CHUNK], request):
             if take is not None and one.model is not None:

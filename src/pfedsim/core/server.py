@@ -44,7 +44,7 @@ class Coordinator:
     fed: Fed
     wire: Wire
     engine: Engine
-    declared: Sequence[int] | None = None
+    declared: Sequence[float] | None = None
     observers: tuple[Observer, ...] = ()
     deadline: float | None = None
     cores: int = 1
@@ -60,28 +60,22 @@ class Coordinator:
     def snapshot(self, server: ServerState) -> State:
         """All that this side can save of the run."""
         memories = self.engine.memories
-        return State(server, memories.held(), tuple(memories.elsewhere()))
+        return State(server, memories.held(), memories.elsewhere())
 
     def restore(self, state: State) -> ServerState:
         """Takes up a saved state; returns the server to go on from."""
-        lost = sorted({*state.elsewhere} - {*self.engine.memories.elsewhere()})
-        if lost:
-            raise Error(
-                f"clients {', '.join(map(str, lost))} keep their memories themselves and are not reached here, so "
-                "the run cannot continue"
-            )
-        self.engine.memories.restore(state.memories)
+        self.engine.memories.restore(state.memories, state.elsewhere)
         return state.server
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """A run at the end of a round, as far as its engine holds it: enough to go on from where nobody's memory
-    is `elsewhere`."""
+    """A run at the end of a round, as far as its engine holds it. `elsewhere`: the marks of the memories that others
+    hold, by client."""
 
     server: ServerState
     memories: Mapping[int, Memory] = field(default_factory=dict)
-    elsewhere: tuple[int, ...] = ()
+    elsewhere: Mapping[int, str] = field(default_factory=dict)
     best: State | None = None
     """the state of an earlier round that may still be the one to report"""
 

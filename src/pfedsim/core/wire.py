@@ -65,6 +65,22 @@ class Wire:
         edges = torch.diff((~self.kept).byte(), prepend=torch.zeros(1), append=torch.zeros(1))
         return edges.nonzero().reshape(-1, 2).contiguous()
 
+    @cached_property
+    def going(self) -> Tensor:
+        """Where the entries that travel lie."""
+        return (~self.kept).nonzero()[:, 0]
+
+    def part_that_travels(self, model: Tensor) -> Tensor:
+        """A model, or rows of models, without the entries that clients keep."""
+        return model.index_select(-1, self.going) if len(self.places) else model
+
+    def with_gaps(self, part: Tensor) -> Tensor:
+        """A sealed model of what has travelled: the inverse of `part_that_travels`."""
+        if not len(self.places):
+            return part
+        model = part.new_full((*part.shape[:-1], self.size), float("nan"))
+        return model.index_copy_(-1, self.going, part)
+
     def entries(self, field: Field) -> int:
         """How many entries of this field travel."""
         if not field.is_model:

@@ -11,6 +11,7 @@ import numpy as np
 from pfedsim import escape
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.partition import Partition, Split
+from pfedsim.data.task import Task
 from pfedsim.errors import Error
 
 if TYPE_CHECKING:
@@ -27,6 +28,16 @@ class Federation:
     """the settings it was made with"""
     in_memory: bool = False
     """whether the samples were given as arrays, which other processes cannot read"""
+
+    @property
+    def task(self) -> Task:
+        """The description of the data."""
+        return self.data.task
+
+    @property
+    def samples(self) -> int:
+        """The number of samples."""
+        return len(self.data.y)
 
     @property
     def clients(self) -> int:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 FORMAT = "pfedsim checkpoint 1"
 MOST_DELTAS = 50
 Record = dict[str, Any]
+Marks = Mapping[int, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,8 @@ class Saver:
         self._saved: dict[str, Any] = {}
         self._chain: list[Record] = []
         self._manifests = [(before.name, before.record["state"])] if before else []
+        self._marks = {before.name: marks_of(before.state)} if before else {}  # by manifest
+        self._saving: list[Marks] = []
         self._turn = threading.Condition()
         self._waiting: tuple[State, Record] | None = None
         self._ending = False
@@ -68,6 +71,13 @@ class Saver:
             self._raise()
             self._waiting = state, {**record, "logs": {log.name: log.mark() for log in self._logs}}
             self._turn.notify()
+
+    def marks(self) -> list[Marks]:
+        """The memories that others hold for the states that this run may be resumed from: those on disk, the one
+        that is being written, and the queued one."""
+        with self._turn:
+            queued = marks_of(self._waiting[0]) if self._waiting else []
+            return [*(mark for marks in self._marks.values() for mark in marks), *self._saving, *queued]
 
     def close(self) -> None:
         """Wait until the last queued state is on disk."""
@@ -89,6 +99,7 @@ class Saver:
                 if self._waiting is None:
                     return
                 (state, record), self._waiting = self._waiting, None
+                self._saving = marks_of(state)
             try:
                 self._commit(state, record)
             except Exception as error:  # raised in the run's thread by save or close
@@ -123,12 +134,18 @@ class Saver:
         self._chain = [entry] if full else [*self._chain, entry]
         for log in self._logs:
             log.flush()
-        elsewhere = {"elsewhere": list(state.elsewhere)} if state.elsewhere else {}
-        content = {"round": state.server.round, **record, **elsewhere, "state": self._chain}
+        others = {"elsewhere": dict(state.elsewhere)} if state.elsewhere else {}
+        if state.best is not None and state.best.elsewhere:
+            others["best_elsewhere"] = dict(state.best.elsewhere)
+        content = {"round": state.server.round, **record, **others, "state": self._chain}
         durable.write(self._folder / f"{number}.json", sealed(content))
         self._saved = marks
         self._manifests.insert(0, (f"{number}.json", self._chain))
         self._forget()
+        with self._turn:
+            self._marks[f"{number}.json"] = marks_of(state)
+            kept = {name for name, _ in self._manifests}
+            self._marks = {name: marks for name, marks in self._marks.items() if name in kept}
         self.saves += 1
 
     def _forget(self) -> None:
@@ -182,7 +199,18 @@ def _state(run: Path, record: Record) -> State:
     for entry in record["state"]:
         verify(run / CHECKPOINT / entry["file"], entry["sha256"])
     state = from_tensors(_tensors(run / CHECKPOINT, record["state"]))
-    return replace(state, elsewhere=tuple(record.get("elsewhere", ())))
+    best = state.best and replace(state.best, elsewhere=_by_client(record.get("best_elsewhere", {})))
+    return replace(state, elsewhere=_by_client(record.get("elsewhere", {})), best=best)
+
+
+def marks_of(state: State) -> list[Marks]:
+    """The memories that others hold for this state, and for the best one within it."""
+    return [one.elsewhere for one in (state, state.best) if one is not None and one.elsewhere]
+
+
+def _by_client(marks: Mapping[str, str]) -> Marks:
+    """Marks by client, from JSON, whose keys are texts."""
+    return {int(client): mark for client, mark in marks.items()}
 
 
 def _tensors(folder: Path, chain: Sequence[Record]) -> dict[str, Tensor]:

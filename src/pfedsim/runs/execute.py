@@ -18,14 +18,14 @@ from pfedsim.runs.execution import Execution, OnRound, Progress, Watch, check_on
 from pfedsim.runs.names import refuse_links, remove_checkpoint
 from pfedsim.runs.reader import Run, has_begun, is_run_folder, load_config
 from pfedsim.runs.resume import Stopped, damage, reopen, stopped
-from pfedsim.runs.setup import one_thread, prepare
+from pfedsim.runs.setup import Distant, one_thread, prepare
 from pfedsim.runs.space import room
 
 
 def execute(
     config: Config | None,
     out: Path | None = None,
-    federation: Federation | None = None,
+    federation: Federation | Distant | None = None,
     watch: Watch | None = None,
     *,
     on_round: OnRound | None = None,
@@ -73,7 +73,8 @@ def execute(
             with closing(execution):
                 execution.run(server)
         remove_checkpoint(out)
-    return Run(out, keep, federation, trust=not finished)  # its code has just been run
+    known = None if isinstance(federation, Distant) else federation
+    return Run(out, keep, known, trust=not finished)  # its code has just been run
 
 
 def _refuse_foreign(out: Path, resume: bool) -> None:

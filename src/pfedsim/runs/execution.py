@@ -17,7 +17,7 @@ import tomli_w
 from torch import Tensor
 
 from pfedsim import seal
-from pfedsim.core.engine import DIED
+from pfedsim.core.engine import DIED, IGNORED
 from pfedsim.core.method import ServerState
 from pfedsim.core.rows import Pairs
 from pfedsim.core.scoring import Scores, model_of, score
@@ -30,7 +30,7 @@ from pfedsim.export.rows import ranges_of
 from pfedsim.methods import label
 from pfedsim.methods.two_stage import TwoStage
 from pfedsim.runs import manifest
-from pfedsim.runs.checkpoint import Saver
+from pfedsim.runs.checkpoint import Marks, Saver, marks_of
 from pfedsim.runs.choice import Choice
 from pfedsim.runs.names import MANIFEST, MAY_DIFFER
 from pfedsim.runs.reader import lines
@@ -96,6 +96,8 @@ class Execution:
         self._manifest: dict[str, Any] = {}
         self._writer = Writer(out, record.get("logs"), record.get("files"), flush=saves)
         self._saver = Saver(out, self._writer.logs, was.found) if saves else None
+        self._last_state: State | None = None
+        was.session.engine.memories.may_return_to(self._marks)
         self._last: Scores | None = None
         self._on_round, self._loss = on_round, float("nan")
         self._unscored = bool(record.get("unscored"))  # an extended run's first state
@@ -202,6 +204,12 @@ class Execution:
         """The state of this round, and with it that of the best round so far."""
         return replace(self._session.side.snapshot(server), best=self._choice.best)
 
+    def _marks(self) -> list[Marks]:
+        """The memories that clients themselves hold, of every state to which this run may return."""
+        saved = self._saver.marks() if self._saver else []
+        states = [state for state in (self._choice.best, self._last_state) if state is not None]
+        return [*saved, *(marks for state in states for marks in marks_of(state))]
+
     def _tallies(self) -> dict[str, Any]:
         """What a run that goes on must know of this one's past."""
         return {
@@ -217,7 +225,7 @@ class Execution:
         self._counts["accepted"] += len(round.replies)
         for event in round.events:
             kind = event["event"]
-            if kind in (NEVER, LATE, DIED, DRIFT):  # asked for, or run again
+            if kind in (NEVER, LATE, DIED, DRIFT, IGNORED):  # asked for, or run again
                 continue
             if kind == NO_EFFECT:
                 self._tell(round.server.round, float("nan"), event["why"])
@@ -250,7 +258,12 @@ class Execution:
         )
 
     def _score(
-        self, server: ServerState, *, finetune: int = 0, take: Callable[[int, Tensor], None] | None = None
+        self,
+        server: ServerState,
+        *,
+        finetune: int = 0,
+        take: Callable[[int, Tensor], None] | None = None,
+        stays: bool = False,
     ) -> Scores:
         """Scores on the test parts and, where something is held back, on the validation parts; keeps the
         similarities of that time."""
@@ -267,6 +280,7 @@ class Execution:
                 split=split,
                 lr=session.config.score.lr,
                 take=take if split == "test" else None,
+                stays=stays and split == "test",
             )
             self._writer.scores(number, scores)
             self._missed(number, scores)
@@ -320,6 +334,7 @@ class Execution:
                 raise Diverged(f"{said}: {self._why}; try a lower lr")
             raise Error(f"{said} (events.jsonl names all): {self._why}")
         last, record = self._snapshot(server), self._record_of_state(server)  # before the last scores
+        self._last_state = last
         if self._choice.keeps:
             if not self._due(server.round):
                 self._show(server, self._score(server))
@@ -335,7 +350,7 @@ class Execution:
             writer.predictions({"served": served} | ({"finetuned": after} if after else {}))
         summary: dict[str, Any] = {
             "method": label(session.method),
-            "data": session.federation.data.name,
+            "data": session.federation.task.name,
             "clients": session.fed.clients,
             "rounds": last.server.round,
             **self._chosen(server, last.server.round),
@@ -367,11 +382,13 @@ class Execution:
         """The scores of the models to report. Those of a round that has been scored already are not written twice."""
         take = models.add if models else None
         if not self._choice.keeps and not self._due(last):
-            served = self._score(server, take=take)
+            served = self._score(server, take=take, stays=True)
             self._show(server, served)
             return served
         session = self._session
-        self._last = score(session.side, server, predictions=session.worker.simulated, take=take)
+        self._last = score(
+            session.side, server, predictions=session.worker.simulated, take=take, stays=True
+        )
         session.engine.events.clear()
         return self._last
 
@@ -404,7 +421,7 @@ class Execution:
 
     def _record_of_state(self, server: ServerState) -> dict[str, Any]:
         """What a run that goes on from the final state must know of this one; equal for equal runs."""
-        elsewhere = list(self._session.engine.memories.elsewhere())
+        elsewhere = self._session.engine.memories.elsewhere()
         return {
             "round": server.round,
             "logs": {log.name: log.mark() for log in self._writer.logs if log.name not in MAY_DIFFER},
@@ -413,13 +430,13 @@ class Execution:
             },
             **self._tallies(),
             "unscored": not self._due(server.round),
-            **({"elsewhere": elsewhere} if elsewhere else {}),
+            **({"elsewhere": dict(elsewhere)} if elsewhere else {}),
         }
 
     def _models(self, server: ServerState) -> Models:
         """The files of the clients' models, which only simulated clients show."""
         session = self._session
-        task, clients = session.federation.data.task, session.fed.clients
+        task, clients = session.federation.task, session.fed.clients
         about = session.fed.layout, task, session.config, clients, session.method
         return self._writer.models(self._base(server), *about, _fills(session), _of_table(session))
 

@@ -16,7 +16,7 @@ from pfedsim.runs.checkpoint import Found, latest, read
 from pfedsim.runs.config import Config
 from pfedsim.runs.names import CHECKPOINT, SUMS
 from pfedsim.runs.reader import load_config, sums_of
-from pfedsim.runs.setup import Session, federate, prepare
+from pfedsim.runs.setup import Distant, Session, federate, prepare
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,11 @@ class Stopped:
 
 
 def stopped(
-    config: Config | None, run: Path, federation: Federation | None, allow_drift: bool, **place: Any
+    config: Config | None,
+    run: Path,
+    federation: Federation | Distant | None,
+    allow_drift: bool,
+    **place: Any,
 ) -> Stopped:
     """Load the stopped run in this folder. Raises an error if `config` (None: the folder's own) describes another
     run, or if code, software or hardware differ. `place`: settings that may differ, such as engine,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from pfedsim.data import partition as partitions
 from pfedsim.data.cache import Tell, quiet
 from pfedsim.data.dataset import DataSet
 from pfedsim.data.federation import ClientData, Federation
+from pfedsim.data.partition import Partition
 from pfedsim.data.task import Task
 from pfedsim.engines.attacks import Attacking, FlippedLabels, attackers
 from pfedsim.engines.dropouts import Dropping
@@ -46,13 +47,46 @@ if TYPE_CHECKING:
     from pfedsim.backends.base import Backend
 
 
+class Nowhere:
+    """The samples of clients that are elsewhere: nobody here has any."""
+
+    def part(self, client: int, name: str, validation: float = 0.0) -> tuple[Tensor, Tensor]:
+        raise Error(f"client {client}'s samples are elsewhere")
+
+
+@dataclass(frozen=True, eq=False)
+class Distant:
+    """A federation whose samples others hold. `connect`: the engine that reaches them, and a list of how many train
+    samples each client says it has, which fills as they are reached."""
+
+    task: Task
+    partition: Partition
+    connect: Callable[[Plan], tuple[Engine, Sequence[float]]]
+    deadline: float | None = None
+    """seconds after which a wave ends without those who have not answered"""
+
+    @property
+    def samples(self) -> int:
+        """Unknown here."""
+        return 0
+
+    @property
+    def clients(self) -> int:
+        return len(self.partition.clients)
+
+    @property
+    def unseen(self) -> int:
+        """All clients train."""
+        return 0
+
+
 @dataclass(frozen=True, eq=False)
 class Session:
-    """One run in memory: the server's side, the worker that simulates its clients, and the resolved
-    configuration."""
+    """One run in memory: the server's side, the worker that simulates its clients (if they are here), and the
+    resolved configuration."""
 
     config: Config
-    federation: Federation
+    federation: Federation | Distant
     worker: Worker
     side: Coordinator
     schedule: list[list[int]]
@@ -244,7 +278,7 @@ def _unchanged(stated: Digests, found: Digests) -> None:
 
 def prepare(
     config: Config,
-    federation: Federation | None = None,
+    federation: Federation | Distant | None = None,
     method: Method | None = None,
     allow_drift: bool = False,
 ) -> Session:
@@ -253,13 +287,28 @@ def prepare(
     federation = federation or federate(config)
     dealt = config.digests.model_copy(update={"partition": federation.partition.digest})
     config = config.model_copy(update={"digests": dealt})
-    planned = plan(config, federation.data.task, federation.clients, federation.unseen, method)
+    planned = plan(config, federation.task, federation.clients, federation.unseen, method)
+    if isinstance(federation, Distant):
+        return _distant(planned, federation)
     worker = planned.worker(ClientData(federation), simulated=True)
     declared = [len(split.train) for split in federation.partition.clients]
     engine, cores, notice = _engine(planned, worker, federation, allow_drift)
     notices = "; ".join(filter(None, [planned.notice, notice]))
     side = Coordinator(planned.method, planned.fed, planned.wire, engine, declared, cores=cores)
     return Session(planned.config, federation, worker, side, planned.schedule(), notices)
+
+
+def _distant(planned: Plan, federation: Distant) -> Session:
+    """The run of clients that are elsewhere."""
+    for name in ("attack", "dropouts"):
+        if getattr(planned.config, name) is not None:
+            raise Error(f"[{name}] simulates clients, and these are real; leave it out")
+    worker = planned.worker(Nowhere())  # type: ignore[arg-type]
+    engine, declared = federation.connect(planned)
+    cores = len(os.sched_getaffinity(0))
+    whole = planned.method, planned.fed, planned.wire, engine, declared
+    side = Coordinator(*whole, deadline=federation.deadline, cores=cores)
+    return Session(planned.config, federation, worker, side, planned.schedule(), planned.notice)
 
 
 def _kept(method: Method, layout: Layout, settings: Settings) -> Tensor:

@@ -23,7 +23,7 @@ def estimate(session: Session) -> tuple[int, int]:
     scores = 1 + bool(config.score.finetune)
     if config.score.every:
         scores += len(session.schedule) // config.score.every
-    texts = ROW * clients * scores + 8 * len(session.federation.data.y)
+    texts = ROW * clients * scores + 8 * session.federation.samples
     states = STATES + config.state
     if config.stop is not None and config.stop.round == BEST:
         states *= 2  # every state brings that of the best round

@@ -13,7 +13,7 @@ from pfedsim.data.federation import ClientData
 from pfedsim.data.task import Task
 from pfedsim.errors import Error
 from pfedsim.runs.config import Config, check
-from pfedsim.runs.setup import federate, plan
+from pfedsim.runs.setup import Distant, federate, plan
 
 if TYPE_CHECKING:
     from pfedsim.runs.setup import Session
@@ -67,9 +67,9 @@ class WorkerSpec:
 def spec_of(session: Session, own: Collection[int] | None = None, *, simulated: bool = False) -> WorkerSpec:
     """The worker of this run, for these clients (None: all). Files are named by absolute paths."""
     federation = session.federation
-    if federation.in_memory or not federation.asked:
+    if isinstance(federation, Distant) or federation.in_memory or not federation.asked:
         raise Error(
-            f"{federation.data.name} was given as arrays, which another machine cannot read: name a file or a "
+            f"{federation.task.name} was given as arrays, which another machine cannot read: name a file or a "
             "data set instead (pfedsim data add keeps one)"
         )
     if own is not None and not own:
@@ -81,7 +81,7 @@ def spec_of(session: Session, own: Collection[int] | None = None, *, simulated: 
         anchored(session.config).model_copy(
             update=dict.fromkeys(("workers", "time_limit", "track"))
         ),  # the server's business
-        federation.data.task,
+        federation.task,
         federation.clients,
         federation.unseen,
         None if own is None else tuple(sorted(own)),

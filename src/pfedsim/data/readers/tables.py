@@ -49,7 +49,7 @@ def read(
             f"{path} has no columns to learn from besides {', '.join(sorted(str(c) for c in left_out if c))}"
         )
     words, x = _gathered(path, heading, rows, [c for c in (label, whose) if c is not None], numbers)
-    classes = sorted(set(words[label]), key=_in_order)
+    classes = sorted(set(words[label]), key=in_order)
     if len(classes) == 1:
         raise Error(f"{path}: column {label!r} has only one class, {classes[0]!r}")
     check_case(classes, path)
@@ -241,7 +241,7 @@ def _number(path: Path, row: int, column: str, cell: str) -> float:
     return value
 
 
-def _in_order(word: str) -> tuple[bool, float, str]:
+def in_order(word: str) -> tuple[bool, float, str]:
     """Sort key of labels: numbers first, by value, then words alphabetically."""
     try:
         return False, float(word), word

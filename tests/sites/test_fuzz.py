@@ -54,7 +54,7 @@ def test_a_site_answers_any_bytes_with_a_refusal(session: Session, data: bytes) 
         assert isinstance(body_of(link.sites["a"].handle(data)), Refusal)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.data())
 def test_a_site_answers_damaged_packets_and_keeps_what_counts(
     session: Session, posted: list[tuple[str, bytes]], data: st.DataObject
@@ -97,7 +97,7 @@ FACTS = st.recursive(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(where=st.lists(st.integers(0, 200), min_size=1, max_size=4), value=FACTS)
 def test_a_hub_goes_on_without_a_site_that_says_anything_else(
     session: Session, where: list[int], value: Any
@@ -117,7 +117,7 @@ def test_a_hub_goes_on_without_a_site_that_says_anything_else(
     goes_on(session, bend)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.data())
 def test_a_hub_goes_on_without_a_site_that_sends_damaged_packets(
     session: Session, data: st.DataObject

@@ -71,10 +71,11 @@ def import_(
     console = screen()
     with reading(console) as tell:
         samples = datasets.read(data, data_dir, size, tell)
-    say_data(console, data, samples)
     partition, notes = imported.read(source, samples, test, partition_seed)
     partition.save(place)
-    console.print(summary(Federation(samples, partition)), highlight=False, soft_wrap=True)
+    federation = Federation(samples, partition)
+    say_data(console, data, federation)
+    console.print(summary(federation), highlight=False, soft_wrap=True)
     for note in notes:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
     console.print(

@@ -102,7 +102,7 @@ def sweep(
     with stoppable(lambda: "; run the same command to continue"):
         with reading(console, silent) as tell:
             federation = federate(config, tell=tell)
-        say_data(console, config.data, federation.data, silent)
+        say_data(console, config.data, federation, silent)
         with watching_several(console, silent) as watch:
 
             def heard(done: Progress) -> None:

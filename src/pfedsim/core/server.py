@@ -18,7 +18,7 @@ from pfedsim.core.purity import public, unchanged
 from pfedsim.core.rows import Rows, on_cores
 from pfedsim.core.seeds import generator
 from pfedsim.core.wire import Wire
-from pfedsim.errors import Diverged, Error, HookError
+from pfedsim.errors import Diverged, HookError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -35,7 +35,7 @@ from pfedsim.runs.choice import Choice
 from pfedsim.runs.names import MANIFEST, MAY_DIFFER
 from pfedsim.runs.reader import lines
 from pfedsim.runs.resume import Stopped
-from pfedsim.runs.setup import Session
+from pfedsim.runs.setup import Distant, Session
 from pfedsim.runs.writer import Models, Writer
 
 
@@ -501,9 +501,10 @@ def _fills(session: Session) -> dict[str, list[float]]:
 
 def _of_table(session: Session) -> dict[str, Any]:
     """How rows of the table become numbers, and the ranges of every client's own train part."""
-    data, splits = session.federation.data, session.federation.partition.clients[: session.fed.clients]
-    if data.recipe is None:
+    if isinstance(session.federation, Distant) or session.federation.data.recipe is None:
         return {}
+    data, splits = session.federation.data, session.federation.partition.clients[: session.fed.clients]
+    assert data.recipe is not None
     ranges = {str(i): ranges_of(data.recipe, data.x[split.train]) for i, split in enumerate(splits)}
     return {"recipe": data.recipe.plain(), "recipe_digest": data.recipe.digest, "ranges": ranges}
 

@@ -266,7 +266,7 @@ def adds() -> Work:
             patch.dict(os.environ, {"PFEDSIM_CACHE": str(folder / "cache")}),
             contextlib.redirect_stdout(io.StringIO()),
         ):
-            data_commands.add("pets", folder / "photos", folder / "sets")
+            data_commands.add("pets", [folder / "photos"], folder / "sets")
 
     def wrong(folder: Path, promise: Any) -> str:
         return (

@@ -72,7 +72,8 @@ def test_readme_commands_run_as_written(tmp_path):
         "self.classifier = nn.Linear(8, classes)\n"
         "\n    def forward(self, x):\n        return self.classifier(self.body(x))\n"
     )
-    (tmp_path / "mine.py").write_text(blocks(GUIDE)[0].replace("class FedAvgM", "class MyMethod"))
+    own = blocks(GUIDE)[0].replace("class FedAvgM", "class MyMethod").replace('"FedAvgM"', '"MyMethod"')
+    (tmp_path / "mine.py").write_text(own)
     (tmp_path / "data.py").write_text(
         "import numpy as np\nfrom pfedsim.data import read\n\nd = read('digits')\n"
         "np.savez('mine.npz', x=d.x[:400, 0], y=d.y[:400], client=np.arange(400) % 4)\n"

@@ -140,7 +140,7 @@ def test_data_add_goes_on_and_the_cache_keeps_no_orphan(
     tmp_path: Path, photos: Path, point: tuple[Any, ...]
 ) -> None:
     def add() -> None:
-        data_commands.add("pets", photos, tmp_path / "sets")
+        data_commands.add("pets", [photos], tmp_path / "sets")
 
     killed(add, *point)
     assert "of 3 x 8 x 8" in quietly(add)
@@ -153,19 +153,19 @@ def test_orphans_of_other_data_are_collected_too_but_nothing_in_use(tmp_path: Pa
     Path(tmp_path / "cache" / "birds-0123456789abcdef.0a1b2c3d.pfedsim").mkdir(parents=True)
     (tmp_path / "cache" / "notes.txt").write_text("mine")
     with durable.building(tmp_path / "cache" / "fish") as fish:
-        quietly(lambda: data_commands.add("pets", photos, tmp_path / "sets"))
+        quietly(lambda: data_commands.add("pets", [photos], tmp_path / "sets"))
         assert in_progress(tmp_path / "cache") == [fish.name]
     assert (tmp_path / "cache" / "notes.txt").read_text() == "mine"
 
 
 def test_a_cache_entry_that_is_a_link_is_not_deleted(tmp_path: Path, photos: Path) -> None:
-    quietly(lambda: data_commands.add("pets", photos, tmp_path / "sets"))
+    quietly(lambda: data_commands.add("pets", [photos], tmp_path / "sets"))
     (entry,) = cache_dir().iterdir()
     entry.rename(tmp_path / "mine")
     (tmp_path / "mine" / "about.json").write_text("mine")
     entry.symlink_to(tmp_path / "mine")
     with pytest.raises(Error, match="is a symbolic link"):
-        data_commands.add("pets", photos, tmp_path / "sets")
+        data_commands.add("pets", [photos], tmp_path / "sets")
     assert (tmp_path / "mine" / "about.json").read_text() == "mine"
     assert in_progress(tmp_path) == []
 

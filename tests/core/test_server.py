@@ -370,7 +370,7 @@ def test_a_server_state_that_is_not_finite_stops_the_run_and_names_the_hook() ->
             return replace(server, model=server.model * float("inf"))
 
     with pytest.raises(
-        HookError, match=r"Overflows.aggregate failed in round 1: ValueError: its model is not"
+        HookError, match=r"Overflows.aggregate failed in round 1: FloatingPointError: its model is not"
     ):
         rounds(small.session(Overflows()))
 

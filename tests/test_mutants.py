@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parent.parent / "benchmarks" / "mutants.py"
+ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / "benchmarks" / "mutants.py"
 MUTANTS = """
 [[group]]
 file = "src/sums.py"
@@ -126,3 +128,14 @@ def test_what_cannot_be_run_is_said_in_a_sentence(
     source = harness.ROOT / "src/sums.py"
     source.write_text(source.read_text().replace(*change) if change[0] else source.read_text())
     assert str(called(harness, monkeypatch, *words)).startswith(says)
+
+
+def test_every_bug_fits_the_code() -> None:
+    mutants = tomllib.loads(SCRIPT.with_suffix(".toml").read_text())["group"]
+    texts = {
+        (group["file"], mutant["name"]): (ROOT / group["file"]).read_text().count(mutant["old"])
+        for group in mutants
+        for mutant in group["mutant"]
+    }
+    assert {where: count for where, count in texts.items() if count != 1} == {}
+    assert all((ROOT / test.partition("::")[0]).exists() for group in mutants for test in group["tests"])

@@ -30,7 +30,7 @@ from queue import Queue
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("src", "tests", "paper", "pyproject.toml")
+COPIED = ("src", "tests", "paper", "docs", "pyproject.toml")
 PATIENCE = 600  # seconds; tests that take longer hang, and so have noticed the bug
 
 

@@ -14,9 +14,11 @@ import small
 import torch
 from torch.nn import functional as F
 
+from pfedsim.core import optimisers
 from pfedsim.core.client import run_client
 from pfedsim.core.job import Work
 from pfedsim.core.method import Memory, Message, Method
+from pfedsim.core.optimisers import served
 from pfedsim.core.settings import Settings
 from pfedsim.engines.pool import Pool
 from pfedsim.errors import Error
@@ -179,12 +181,15 @@ def test_where_there_is_no_common_model_it_has_no_effect() -> None:
     ]
 
 
-def test_a_step_that_diverges_is_named() -> None:
+def test_a_step_that_diverges_is_named_and_no_client_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
+    monkeypatch.setattr(optimisers, "served", lambda *given: steps.append(1) or served(*given))
     s = small.session(Method(), rounds=1, server_optimiser={"rule": "momentum", "lr": 1e60})
     with pytest.raises(
         Error, match=r"server_optimiser.rule = 'momentum': after its step its model is not finite"
     ):
         list(small.rounds(s))
+    assert len(steps) == 1  # not again without one client after the other
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from torch import Tensor
 from pfedsim.core import purity
 from pfedsim.core.job import Job
 from pfedsim.core.method import Fed, Memory, Message, Method, Reply, ServerState
-from pfedsim.core.purity import unchanged
+from pfedsim.core.purity import same_process, unchanged
 from pfedsim.core.rows import Pairs, Rows
 from pfedsim.engines.pool import Pool
 from pfedsim.errors import Impure
@@ -234,3 +234,15 @@ def test_which_rounds_and_jobs_are_watched() -> None:
     assert watched == [0, 1, 8, 16, 24, 32]
     for client in range(9):
         assert any(purity.watches(r, client) for r in (8, 16, 24, 32))
+
+
+def test_a_working_directory_that_somebody_deletes_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "gone"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    with same_process("the hook"):
+        place.rmdir()
+    with same_process("the hook"):
+        pass

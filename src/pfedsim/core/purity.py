@@ -50,7 +50,12 @@ def same_process(who: str) -> Iterator[None]:
     try:
         yield
     finally:
-        changed = [name for name, value in _process().items() if value != before[name]]
+        after = _process()
+        changed = [
+            name
+            for name, value in before.items()
+            if None not in (value, after[name]) and after[name] != value
+        ]
         for name in changed:
             PUT_BACK[name](before[name])
     if changed:
@@ -66,8 +71,16 @@ def _process() -> dict[str, Any]:
         "torch's default dtype": torch.get_default_dtype(),
         "torch's number of threads": torch.get_num_threads(),
         "torch's grad mode": torch.is_grad_enabled(),
-        "the working directory": os.getcwd(),
+        "the working directory": _folder(),
     }
+
+
+def _folder() -> str | None:
+    """The working directory; None if somebody has deleted it."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
 
 
 def _set_torch(setter: str) -> Callable[[Any], object]:

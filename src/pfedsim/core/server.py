@@ -284,22 +284,24 @@ def _aggregated(
         given: dict[str, Any] = {"server": server, "replies": replies, **public(side.fed)}
         with hook(side.method, "aggregate", round=server.round, **given), on_cores(side.cores):
             new = _checked(side, server, side.method.aggregate(side.fed, server, task, replies, rng))
-        new = _stepped(side, server, new, task)
         return replace(new, steps=longest(server.steps, moved, clients))
 
-    try:
-        return attempt(list(good))
-    except HookError as error:
-        for culprit in list(good) if len(good) > 1 else ():
-            try:
-                new = attempt([i for i in good if i != culprit])
-            except HookError:
-                continue
-            why = f"without it the wave can be aggregated, with it {error}"
-            events.append({"event": REJECTED, "round": server.round + 1, "client": culprit, "why": why})
-            del good[culprit]
-            return new
-        raise
+    def of_all_or_all_except_one() -> ServerState:
+        try:
+            return attempt(list(good))
+        except HookError as error:
+            for culprit in list(good) if len(good) > 1 else ():
+                try:
+                    new = attempt([i for i in good if i != culprit])
+                except HookError:
+                    continue
+                why = f"without it the wave can be aggregated, with it {error}"
+                events.append({"event": REJECTED, "round": server.round + 1, "client": culprit, "why": why})
+                del good[culprit]
+                return new
+            raise
+
+    return _stepped(side, server, of_all_or_all_except_one(), task)
 
 
 def _stepped(side: Coordinator, before: ServerState, new: ServerState, task: str) -> ServerState:

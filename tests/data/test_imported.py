@@ -186,6 +186,12 @@ def test_the_command_writes_a_file_that_a_run_takes(
     partition = load(tmp_path / "digits-imported.json", data.digest, 1797)
     assert [len(s.test) for s in partition.clients] == [150, 150, 150]
     assert partition.digest[:12] in done.output
+    assert "artificial" not in done.output
+    put(tmp_path, as_fl_bench(rows, data.y.tolist()), "split.json")  # it states train and test parts, and no seed
+    done = CliRunner().invoke(app, ["import", "split.json", "--data", "digits", "--out", "split-ours.json"])
+    assert done.exit_code == 0, done.output
+    shown = CliRunner().invoke(app, ["data", "show", "digits", "--partition", "split-ours.json"])
+    assert shown.exit_code == 0, shown.output
     for words, said in (
         (["theirs.json", "--data", "digits"], "exists; choose another --out"),
         (

@@ -547,3 +547,9 @@ def test_labels_are_names(
 def test_hundreds_of_labels_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Error, match="y has 300 different values for 900 samples, too many for classes"):
         data.read(str(signals(tmp_path, x=np.zeros((900, 2, 4)), y=np.arange(900) % 300)))
+
+
+def test_one_column_cannot_be_label_and_party(tmp_path: Path) -> None:
+    written(tmp_path, rows(["1", "2", "3", "4"], ["x", "y"] * 2, head="v,label"))
+    with pytest.raises(Error, match="column 'label' cannot be both the label and the party"):
+        pfedsim.federate([next(tmp_path.glob("*.csv"))], label="label", client="label")

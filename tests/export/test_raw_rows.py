@@ -98,6 +98,7 @@ def test_what_is_odd_in_new_rows_is_warned_of_by_name(model: ClientModel, tmp_pa
         "1 row misses more than half of the columns (row 4)",
     ):
         assert part in said
+    assert "1 of 4 labels are no class of the model and count as wrong" in said
     assert "oncology" not in said
     assert "150" not in said
     assert model.scores(found.x).isfinite().all()

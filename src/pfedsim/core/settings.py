@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 LABEL_FLIP = "label-flip"
 
@@ -88,12 +88,6 @@ class Augment(BaseModel):
         0, ge=0, description="add a black border of so many pixels, then crop at random to the size before"
     )
 
-    @model_validator(mode="after")
-    def _something(self) -> Augment:
-        if not self.flip and not self.crop:
-            raise ValueError("nothing is augmented: set augment.flip = true or augment.crop")
-        return self
-
 
 class ServerOptimiser(BaseModel):
     """What the server makes of the mean of its clients' steps, in place of taking it as it is."""
@@ -143,6 +137,11 @@ class Training(BaseModel):
     seed: int = Field(
         42, ge=0, description="seed of the initial model, the client schedule and all training"
     )
+
+    @field_validator("augment")
+    @classmethod
+    def _nothing_is_none(cls, value: Augment | None) -> Augment | None:
+        return value if value is not None and (value.flip or value.crop) else None
 
     @model_validator(mode="after")
     def _fit_together(self) -> Training:

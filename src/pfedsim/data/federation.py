@@ -57,7 +57,7 @@ class Federation:
     def divided(self) -> list[str]:
         """A sentence on how the samples were divided, if the data do not name their clients."""
         recipe = self.partition.recipe
-        if self.data.client is not None or recipe.get("kind") in (None, "given"):
+        if self.data.client is not None or recipe.get("kind") in (None, "given", "imported"):
             return []
         how = f"{recipe['kind']}, alpha {recipe['alpha']:g}" if "alpha" in recipe else f"{recipe['kind']}"
         return [

@@ -195,7 +195,10 @@ def with_local_only(config: Config, methods: Sequence[str]) -> dict[str, str]:
     twice = [spec for spec, name in zip(specs, named, strict=True) if named.count(name) > 1]
     if twice:
         name = label(parse(twice[0], config.options))
-        raise Error(f"{' and '.join(twice)} have the same name in the table, {name}; give each once")
+        raise Error(
+            f"{' and '.join(twice)} have the same name in the table, {name}; give each once, or one of them "
+            "another `title`"
+        )
     return dict(zip(specs, named, strict=True))
 
 

@@ -84,7 +84,7 @@ class Leaderboard:
                 if other != method:
                     title = label(parse(method))
                     raise Error(
-                        f"{other} and {method} have the same name in the table, {title}; give each a title"
+                        f"{other} and {method} have the same name in the table, {title}; give one another `title`"
                     )
 
     @cached_property

@@ -56,7 +56,13 @@ def original(model: ClientModel, path: Path) -> Samples:
     """Read a file of the original table."""
     rows = model.rows(sheets.read(path))
     names = [str(k) for k in range(1, len(rows.x) + 1)]
-    return Samples(names, model.filled(rows.x), rows.labels, tuple(rows.warnings))
+    foreign = sum(label not in model.classes for label in rows.labels or () if label)
+    said = (
+        [f"{foreign:,} of {len(names):,} labels are no class of the model and count as wrong"]
+        if foreign
+        else []
+    )
+    return Samples(names, model.filled(rows.x), rows.labels, (*said, *rows.warnings))
 
 
 def _pictures(path: Path) -> list[Path]:

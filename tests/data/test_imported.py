@@ -187,7 +187,9 @@ def test_the_command_writes_a_file_that_a_run_takes(
     assert [len(s.test) for s in partition.clients] == [150, 150, 150]
     assert partition.digest[:12] in done.output
     assert "artificial" not in done.output
-    put(tmp_path, as_fl_bench(rows, data.y.tolist()), "split.json")  # it states train and test parts, and no seed
+    put(
+        tmp_path, as_fl_bench(rows, data.y.tolist()), "split.json"
+    )  # it states train and test parts, and no seed
     done = CliRunner().invoke(app, ["import", "split.json", "--data", "digits", "--out", "split-ours.json"])
     assert done.exit_code == 0, done.output
     shown = CliRunner().invoke(app, ["data", "show", "digits", "--partition", "split-ours.json"])

@@ -137,7 +137,9 @@ def opened(sheets: Sequence[Sheet], asked: Asked) -> Files:
             raise Error(f"{where} {has} column {word!r} ({option} of `pfedsim data add`){hint}")
     client = asked.client or ("client" if all("client" in sheet.columns for sheet in sheets) else None)
     if client == asked.label:
-        raise Error(f"column {client!r} cannot be both the label and the party: name another one for either")
+        raise Error(
+            f"column {client!r} cannot be both the label and the party: name another one for either"
+        )
     apart = {asked.label, client, *asked.drop}
     return Files(list(sheets), [columns_of(s, asked.signs, apart) for s in sheets], asked, client)
 

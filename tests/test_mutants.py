@@ -46,6 +46,7 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         "src/sums.py": "def total(a, b):\n    return a + b\n",
         "tests/test_sums.py": "from sums import total\n\n\ndef test_total():\n    assert total(1, 2) == 3\n",
         "paper/README": "",
+        "docs/README": "",
         "pyproject.toml": "",
         "benchmarks/mutants.toml": MUTANTS,
     }.items():

@@ -6,7 +6,7 @@ from importlib.resources import files
 from pfedsim.methods import METHODS
 
 PUBLISHED = tomllib.loads((files("pfedsim.methods") / "published.toml").read_text())
-NONE_FOUND = {"fedpac", "cwfedavg"}  # no table at hand that names its protocol
+NONE_FOUND = {"fedpac", "cwfedavg", "moon"}  # no table at hand that names its protocol
 OURS = {
     "fedavgft",
     "fedavgm",
@@ -18,7 +18,6 @@ OURS = {
     "fedamp",
     "pfedgraph",
     "knnper",
-    "moon",
     "fedrod",
     "fedcp",
     "gpfl",

@@ -83,7 +83,7 @@ class Augment(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    flip: bool = Field(False, description="mirror every other image, left to right")
+    flip: bool = Field(False, description="mirror each image left to right with probability 1/2")
     crop: int = Field(
         0, ge=0, description="add a black border of so many pixels, then crop at random to the size before"
     )
